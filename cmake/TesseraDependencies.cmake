@@ -1,0 +1,58 @@
+# Everything comes from the system (Debian's package is named in the message); nothing is downloaded. None of it reaches a consumer but
+# Threads, and MPI through Tessera::mpi.
+set(THREADS_PREFER_PTHREAD_FLAG OFF)
+find_package(Threads REQUIRED)
+
+# Header-only, used inside the library: messages, files, checksums.
+find_package(fmt QUIET)
+find_package(nlohmann_json QUIET)
+find_path(TESSERA_XXHASH_INCLUDE_DIR xxhash.h DOC "Folder of xxhash.h")
+mark_as_advanced(TESSERA_XXHASH_INCLUDE_DIR)
+foreach(_need "fmt_FOUND libfmt-dev" "nlohmann_json_FOUND nlohmann-json3-dev" "TESSERA_XXHASH_INCLUDE_DIR libxxhash-dev")
+  separate_arguments(_need)
+  list(GET _need 0 _found)
+  list(GET _need 1 _package)
+  if(NOT ${_found})
+    message(FATAL_ERROR "Tessera needs ${_package} to build (${_found} is false): apt install ${_package}")
+  endif()
+endforeach()
+
+# The examples compute with Eigen and read flags with CLI11.
+if(TESSERA_BUILD_EXAMPLES)
+  find_package(Eigen3 3.4 QUIET NO_MODULE)
+  find_package(CLI11 QUIET)
+  if(NOT TARGET Eigen3::Eigen OR NOT TARGET CLI11::CLI11)
+    message(FATAL_ERROR "The examples need Eigen 3.4 and CLI11: apt install libeigen3-dev libcli11-dev, or set TESSERA_BUILD_EXAMPLES=OFF")
+  endif()
+endif()
+if(TESSERA_BUILD_BENCH)
+  find_package(benchmark QUIET)
+  if(NOT TARGET benchmark::benchmark)
+    message(FATAL_ERROR "The benchmarks need Google Benchmark: apt install libbenchmark-dev, or set TESSERA_BUILD_BENCH=OFF")
+  endif()
+endif()
+if(TESSERA_BUILD_TESTS)
+  find_package(doctest QUIET)
+  if(NOT TARGET doctest::doctest)
+    message(FATAL_ERROR "The tests need doctest: apt install doctest-dev, or set TESSERA_BUILD_TESTS=OFF")
+  endif()
+endif()
+
+# MPI: the C interface only.
+set(TESSERA_WITH_MPI OFF)
+if(NOT TESSERA_MPI MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "TESSERA_MPI is '${TESSERA_MPI}': use AUTO, ON or OFF")
+endif()
+if(NOT TESSERA_MPI STREQUAL "OFF")
+  find_package(MPI QUIET COMPONENTS C)
+  if(MPI_C_FOUND)
+    set(TESSERA_WITH_MPI ON)
+  elseif(TESSERA_MPI STREQUAL "ON")
+    message(FATAL_ERROR "TESSERA_MPI=ON, but no MPI was found: apt install libopenmpi-dev openmpi-bin, or set TESSERA_MPI=OFF")
+  endif()
+endif()
+if(PROJECT_IS_TOP_LEVEL)
+  message(STATUS "Tessera ${PROJECT_VERSION}: MPI ${TESSERA_WITH_MPI}, build type ${CMAKE_BUILD_TYPE}, compiler "
+                 "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, sanitizer '${TESSERA_SANITIZE}', poison ${TESSERA_POISON}, "
+                 "planted faults ${TESSERA_PLANTED_FAULTS}")
+endif()

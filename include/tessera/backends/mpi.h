@@ -1,0 +1,24 @@
+// Ranks are MPI processes. The one public header besides backends/{nccl,cuda}.h that names a foreign library; link Tessera::mpi.
+//
+// Traffic runs on a duplicate of the caller's communicator, made by one communication thread that makes every MPI call after
+// start-up. MPI must offer MPI_THREAD_MULTIPLE.
+#pragma once
+
+#ifndef OMPI_SKIP_MPICXX
+#define OMPI_SKIP_MPICXX 1  // the C++ bindings of MPI-2 are gone from the standard and full of warnings
+#endif
+#include <mpi.h>
+
+#include "tessera/world.h"
+
+namespace tessera {
+
+/// Collective over MPI_COMM_WORLD. Initialises MPI if nobody has, and then finalises it when the last World and engine are gone
+/// (after a CommFailure it does not: MPI_Finalize would wait for the dead). Throws UsageError where MPI offers less than MPI_THREAD_MULTIPLE,
+/// and where the launcher started more processes than MPI_COMM_WORLD has (a mixture of two MPI installations).
+World mpi_world(int& argc, char**& argv, const TransportOptions& options = {});
+
+/// Collective over `communicator`, which stays the caller's, as do MPI_Init and MPI_Finalize. All engines must be gone before MPI_Finalize.
+World mpi_world(MPI_Comm communicator, const TransportOptions& options = {});
+
+}  // namespace tessera

@@ -1,0 +1,40 @@
+// The smallest use: a program that has its own full parameters and gradients on every rank replaces its AdamW by this and keeps everything else.
+// Moments, master copy and summed gradients are sharded (ZeRO stages 1 and 2); parameters and gradients stay the caller's, whole.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/options.h"
+#include "tessera/report.h"
+#include "tessera/world.h"
+
+namespace tessera {
+
+/// One tensor of the caller, fp32, contiguous. Both pointers hold `elements of shape` values and stay valid as long as the optimizer.
+struct OwnTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  float* parameters = nullptr;
+  const float* gradients = nullptr;
+};
+
+class TESSERA_API ShardedOptimizer {
+ public:
+  /// Collective. Rank 0's parameters become everybody's. `tensors` have the same names and shapes on all ranks (compared).
+  /// Tensors are reduced and gathered in groups of about `unit_elements`; larger groups cost two slots of their size.
+  ShardedOptimizer(const World& world, std::vector<OwnTensor> tensors, Options options = {}, Elements unit_elements = Elements(1 << 22));
+  ~ShardedOptimizer();
+
+  /// Collective. Sums the gradients of all ranks in rank order, scales, clips, updates, and writes the new values into every rank's parameters.
+  StepResult step(const StepOptions& options);
+  RankReport report() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera

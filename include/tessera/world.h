@@ -1,0 +1,35 @@
+// Where a program gets its ranks from: threads of this process (here), MPI (tessera/backends/mpi.h).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "tessera/communicator.h"
+
+namespace tessera {
+
+/// This rank's door to all ranks. Copies share. Engines split their own communicator off it, so several may live at once.
+class TESSERA_API World {
+ public:
+  explicit World(std::shared_ptr<Communicator> communicator) : communicator_(std::move(communicator)) {}
+
+  Rank rank() const { return communicator_->rank(); }
+  int size() const { return communicator_->size(); }
+  std::string_view transport() const { return communicator_->transport(); }
+  Communicator& communicator() const { return *communicator_; }
+
+ private:
+  std::shared_ptr<Communicator> communicator_;
+};
+
+/// `ranks` ends of one world inside this process, one for each thread that the caller runs. World size 1 is this with one rank.
+/// Throws UsageError unless ranks >= 1.
+std::vector<World> thread_world(int ranks, const TransportOptions& options = {});
+
+/// Runs body(world) on `ranks` threads and joins them. When bodies throw, the first cause is rethrown: an exception that is not
+/// the echo of a peer's failure (CommFailure, StepInterrupted) before one that is.
+void run_threads(int ranks, const std::function<void(World&)>& body, const TransportOptions& options = {});
+
+}  // namespace tessera
