@@ -1,0 +1,33 @@
+// Why operations of a communicator cannot finish, as a value: each thread that throws it makes an exception of its own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/types.h"
+
+namespace tessera::comm {
+
+enum class FailureKind : std::uint8_t {
+  failed,       ///< CommFailure: the communicator is of no further use
+  interrupted,  ///< StepInterrupted: until all ranks have resumed
+};
+
+struct Failure {
+  FailureKind kind = FailureKind::failed;
+  std::string message;
+  std::vector<Rank> culprits;  ///< failed: ranks that are missing or disagree
+  std::string verb;            ///< failed: of the operation that could not finish
+  std::string unit;            ///< failed: its unit
+  Rank rank;                   ///< interrupted: who was first
+  std::string cause;           ///< interrupted: why
+};
+
+/// Throws the exception that `failure` describes.
+[[noreturn]] void raise(const Failure& failure, const std::string& dump);
+
+/// What a rank that interrupts tells the others.
+Failure interruption(Rank rank, const std::string& cause);
+
+}  // namespace tessera::comm

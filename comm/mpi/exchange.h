@@ -1,0 +1,109 @@
+// How one collective's data moves: a header to and from every peer, then chunks, several peers and both directions at once.
+//
+//   all_gather, broadcast   results: straight from the source into the receiver's memory
+//   reduce_scatter          contributions: into scratch, two chunks per peer; each chunk is folded over the ranks in one pass
+//   all_reduce              contributions of each rank's part to its owner, then results from the owner to all
+//
+// Data for a peer is sent only after the peer's header for the same operation has come, so that a receive is always posted.
+// Used by the communication thread alone.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "comm/mpi/scratch.h"
+#include "comm/mpi/signal.h"
+#include "comm/mpi/wire.h"
+#include "comm/operation.h"
+
+namespace tessera::comm::mpi {
+
+/// What an exchange needs to know of its communicator, and tells it.
+class ExchangeHost {
+ public:
+  virtual ~ExchangeHost() = default;
+  virtual Wire& wire() = 0;
+  virtual int context() const = 0;
+  virtual Rank rank() const = 0;
+  virtual const std::vector<Rank>& world_ranks() const = 0;  ///< of the members
+  virtual const ScratchLayout& scratch_layout() const = 0;
+  virtual std::byte* scratch() = 0;
+  virtual Bytes chunk() const = 0;
+  virtual void sent(Rank peer, Channel channel, int stream, Bytes bytes) = 0;      ///< one message posted
+  virtual void received(Rank peer, Channel channel, int stream, Bytes bytes) = 0;  ///< one message arrived
+  virtual void request_failed(Rank peer, const Operation& operation, int error) = 0;
+};
+
+class Exchange : public std::enable_shared_from_this<Exchange> {
+ public:
+  /// `keep`: what must live as long as MPI may touch the scratch.
+  Exchange(ExchangeHost& host, std::shared_ptr<Operation> operation, std::chrono::microseconds data_delay, std::shared_ptr<const void> keep);
+
+  const Operation& operation() const { return *operation_; }
+  const std::shared_ptr<Operation>& shared_operation() const { return operation_; }
+  /// Posts the first receives; headers may be sent after it.
+  void begin();
+  /// The peer is in this operation too.
+  void peer_came(Rank peer);
+  bool has_come(Rank peer) const { return came_[index(peer)]; }
+  /// Sends, receives and folds what can be. Also called after each request that is over.
+  void advance();
+  bool complete() const { return complete_; }
+  /// Posts nothing more; receives are cancelled.
+  void stop();
+  std::size_t outstanding() const { return outstanding_; }
+  std::size_t outstanding_receives() const { return receives_; }
+  /// Ranks that have not come, or whose data has not all moved.
+  std::vector<Rank> missing() const;
+  /// Memory that stays while requests are outstanding, after the operation has failed.
+  Operation::Owners& owners() { return owners_; }
+
+ private:
+  static constexpr std::int64_t kWindow = kSlots;  ///< chunks on their way at once, per peer and direction
+  enum class Direction : std::uint8_t { in, out };
+
+  /// A run of chunks to or from one peer.
+  struct Flow {
+    std::byte* data = nullptr;  ///< null: contributions into scratch
+    std::int64_t bytes = 0, chunk = 1;
+    std::int64_t posted = 0, done = 0;       ///< chunks; done ones without a gap
+    std::array<bool, kWindow> early{};       ///< done before an earlier one, by chunk % kWindow
+    std::int64_t chunks() const { return (bytes + chunk - 1) / chunk; }
+    std::int64_t size_of_chunk(std::int64_t k) const { return k + 1 < chunks() ? chunk : bytes - k * chunk; }
+    bool over() const { return done == chunks(); }
+    void finish(std::int64_t k);
+  };
+  struct Peer {
+    std::array<Flow, kStreams> in, out;  ///< by stream: contributions, results
+  };
+
+  std::size_t index(Rank rank) const { return static_cast<std::size_t>(rank.value); }
+  int ranks() const { return static_cast<int>(peers_.size()); }
+  bool is_self(std::size_t peer) const { return peer == index(host_.rank()); }
+  void lay_out();
+  void move_own_data();
+  void post_receives(std::size_t peer, int stream);
+  void post_sends(std::size_t peer, int stream);
+  bool fold_ready() const;
+  void fold_chunk();
+  std::byte* slot(std::size_t peer, std::int64_t chunk) const;
+
+  ExchangeHost& host_;
+  std::shared_ptr<Operation> operation_;
+  std::shared_ptr<const void> keep_;
+  Operation::Owners owners_;
+  std::vector<bool> came_;
+  std::vector<Peer> peers_;
+  std::chrono::steady_clock::time_point data_from_;
+  std::int64_t own_elements_ = 0, chunk_elements_ = 1;  ///< that this rank folds, and at a time
+  std::int64_t own_first_ = 0;                          ///< of them, in the full buffer
+  std::int64_t fold_chunks_ = 0, folded_ = 0;
+  std::size_t outstanding_ = 0, receives_ = 0;
+  bool stopped_ = false, complete_ = false;
+};
+
+}  // namespace tessera::comm::mpi

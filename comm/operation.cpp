@@ -1,0 +1,104 @@
+#include "comm/operation.h"
+
+#include <utility>
+
+#include "comm/recorder.h"
+
+namespace tessera {
+
+bool Operation::matches(const Operation& other) const {
+  return verb == other.verb && label.unit == other.label.unit && label.step == other.label.step && label.leaf == other.label.leaf &&
+         label.use == other.label.use && label.detail == other.label.detail && dtype == other.dtype && shard_dtype == other.shard_dtype &&
+         count == other.count && fold == other.fold && reduce == other.reduce && root == other.root;
+}
+
+bool Operation::begin() {
+  const core::MutexLock lock(mutex_);
+  if (state_ != State::queued) return false;
+  state_ = State::running;
+  started_ = std::chrono::steady_clock::now();
+  return true;
+}
+
+void Operation::finish() {
+  {
+    const core::MutexLock lock(mutex_);
+    state_ = State::ending;
+    finished_ = std::chrono::steady_clock::now();
+    waiting_for_.clear();
+  }
+  end(nullptr, nullptr);
+}
+
+bool Operation::fail(const std::shared_ptr<const comm::Failure>& failure, Unless unless, Owners* owners) {
+  {
+    const core::MutexLock lock(mutex_);
+    if (state_ == State::ending || state_ == State::over) return false;
+    if (state_ == State::running && unless == Unless::running) return false;
+    state_ = State::ending;
+    finished_ = std::chrono::steady_clock::now();
+    failure_ = failure;
+  }
+  end(failure, owners);
+  return true;
+}
+
+// One thread gets here, with the state at `ending`. The callback comes before anyone is told, so that whoever has waited for the
+// operation may destroy what the callback uses.
+void Operation::end(const std::shared_ptr<const comm::Failure>& failure, Owners* owners) {
+  const std::shared_ptr<comm::FlightRecorder> recorder_of = std::move(recorder);
+  std::string dump = failure == nullptr ? std::string() : recorder_of->dump();
+  recorder_of->ended(record());
+  Owners released{std::move(source.owner), std::move(destination.owner)};
+  if (owners != nullptr) std::swap(*owners, released);
+  released = {};
+  const core::MutexLock lock(mutex_);
+  dump_ = std::move(dump);
+  state_ = State::over;
+  changed_.notify_all();
+}
+
+void Operation::waits_for(std::vector<Rank> peers) {
+  const core::MutexLock lock(mutex_);
+  waiting_for_ = std::move(peers);
+}
+
+bool Operation::over() const {
+  const core::MutexLock lock(mutex_);
+  return state_ == State::over;
+}
+
+void Operation::wait() const {
+  const core::MutexLock lock(mutex_);
+  while (state_ != State::over) changed_.wait(mutex_);
+}
+
+void Operation::wait_and_raise() const {
+  std::shared_ptr<const comm::Failure> failure;
+  std::string dump;
+  {
+    const core::MutexLock lock(mutex_);
+    while (state_ != State::over) changed_.wait(mutex_);
+    if (failure_ == nullptr) return;
+    failure = failure_;
+    dump = dump_;
+  }
+  comm::raise(*failure, dump);
+}
+
+OperationRecord Operation::record() const {
+  const core::MutexLock lock(mutex_);
+  OperationRecord out;
+  out.verb = verb;
+  out.label = label;
+  out.sequence = sequence;
+  out.bytes = full_bytes();
+  out.submitted = submitted;
+  out.started = started_;
+  out.finished = finished_;
+  out.failed = failure_ != nullptr;
+  out.waiting_for = waiting_for_;
+  return out;
+}
+
+}  // namespace tessera

@@ -1,0 +1,72 @@
+// One collective of one rank, from submission to its end. The first half is written once, by Communicator::submit; the second is
+// the state, which the transport moves from queued over running to over.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/failure.h"
+#include "core/mutex.h"
+#include "tessera/communicator.h"
+
+namespace tessera {
+
+namespace comm {
+class FlightRecorder;
+}
+
+struct Operation {
+  Verb verb{};
+  Label label{};
+  std::int64_t sequence = 0;
+  DType dtype{};
+  DType shard_dtype{};      ///< of reduce_scatter's destination
+  Elements count{};         ///< per rank for all_gather and reduce_scatter, else of the whole
+  int parts = 1;            ///< count · parts elements are in the full buffer
+  Fold fold = Fold::start;  ///< reduce_scatter
+  ReduceOp reduce = ReduceOp::sum;
+  Rank root{};
+  ConstRegion source{};
+  Region destination{};
+  std::chrono::steady_clock::time_point submitted{}, deadline{};
+  std::shared_ptr<comm::FlightRecorder> recorder;  ///< until the end; the recorder remembers the operation for longer
+
+  Bytes full_bytes() const { return to_bytes(count * parts, dtype); }
+  /// Equal on all ranks, or they disagree.
+  bool matches(const Operation& other) const;
+
+  /// Queued becomes running. False where the operation is over already, because it failed while it was queued.
+  bool begin();
+  /// Running becomes over; lets go of the regions' owners.
+  void finish();
+  /// Over, whatever it was; false where somebody else has ended it or `only_queued` and it is running. The owners go to the caller.
+  struct Owners {
+    std::shared_ptr<const void> source, destination;
+  };
+  enum class Unless : std::uint8_t { ended, running };
+  bool fail(const std::shared_ptr<const comm::Failure>& failure, Unless unless, Owners* owners = nullptr);
+
+  void waits_for(std::vector<Rank> peers);
+
+  bool over() const;
+  void wait() const;           ///< until it is over
+  void wait_and_raise() const;  ///< until it is over; throws what it failed of
+  OperationRecord record() const;
+
+ private:
+  enum class State : std::uint8_t { queued, running, ending, over };
+  void end(const std::shared_ptr<const comm::Failure>& failure, Owners* owners);
+
+  mutable core::Mutex mutex_;
+  mutable core::CondVar changed_;
+  State state_ TESSERA_GUARDED_BY(mutex_) = State::queued;
+  std::chrono::steady_clock::time_point started_ TESSERA_GUARDED_BY(mutex_){}, finished_ TESSERA_GUARDED_BY(mutex_){};
+  std::vector<Rank> waiting_for_ TESSERA_GUARDED_BY(mutex_);
+  std::shared_ptr<const comm::Failure> failure_ TESSERA_GUARDED_BY(mutex_);
+  std::string dump_ TESSERA_GUARDED_BY(mutex_);
+};
+
+}  // namespace tessera

@@ -1,0 +1,124 @@
+#include "comm/thread/move.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "comm/fold.h"
+#include "comm/parts.h"
+
+namespace tessera::comm {
+
+namespace {
+
+const std::byte* source_of(const Operation& operation) { return static_cast<const std::byte*>(operation.source.data); }
+std::byte* destination_of(const Operation& operation) { return static_cast<std::byte*>(operation.destination.data); }
+
+void copy_in_chunks(std::byte* to, const std::byte* from, Bytes bytes, Bytes chunk, const std::function<bool()>& stop) {
+  if (to == from) return;
+  for (std::int64_t at = 0; at < bytes.value; at += chunk.value) {
+    if (stop()) return;
+    std::memcpy(to + at, from + at, static_cast<std::size_t>(std::min(chunk.value, bytes.value - at)));
+  }
+}
+
+class Mover {
+ public:
+  Mover(const std::vector<std::shared_ptr<Operation>>& operations, Rank rank, Bytes chunk, const std::function<bool()>& stop)
+      : operations_(operations), rank_(rank.value), self_(*operations[static_cast<std::size_t>(rank.value)]), chunk_(chunk), stop_(stop) {}
+
+  void all_gather() const {
+    const Bytes part = to_bytes(self_.count, self_.dtype);
+    for (std::size_t r = 0; r < operations_.size(); ++r)
+      copy_in_chunks(destination_of(self_) + static_cast<std::int64_t>(r) * part.value, source_of(*operations_[r]), part, chunk_, stop_);
+  }
+
+  void reduce_scatter() const {
+    const std::int64_t size = size_of(self_.dtype), into = size_of(self_.shard_dtype);
+    const std::int64_t first = rank_ * self_.count.value;
+    in_steps(self_.count.value, [&](std::int64_t at, Elements n) {
+      fold_sum(contributions((first + at) * size), self_.dtype, destination_of(self_) + at * into, self_.shard_dtype, n, self_.fold);
+    });
+  }
+
+  // Each rank folds a part into its own memory and copies it to the others: no scratch is needed, since nobody else reads that part.
+  void all_reduce() const {
+    const std::int64_t size = size_of(self_.dtype);
+    const Part part = part_of(self_.count, rank_, static_cast<int>(operations_.size()));
+    in_steps(part.size(), [&](std::int64_t at, Elements n) {
+      const std::int64_t offset = (part.begin + at) * size;
+      std::byte* result = destination_of(self_) + offset;
+      if (self_.reduce == ReduceOp::sum) fold_sum(contributions(offset), self_.dtype, result, self_.dtype, n, Fold::start);
+      else fold_extreme(contributions(offset), self_.dtype, result, n, self_.reduce);
+      for (const auto& peer : operations_)
+        if (peer.get() != &self_) std::memcpy(destination_of(*peer) + offset, result, static_cast<std::size_t>(n.value * size));
+    });
+  }
+
+  void broadcast() const {
+    const Operation& root = *operations_[static_cast<std::size_t>(self_.root.value)];
+    copy_in_chunks(destination_of(self_), source_of(root), to_bytes(self_.count, self_.dtype), chunk_, stop_);
+  }
+
+ private:
+  std::vector<const void*> contributions(std::int64_t byte_offset) const {
+    std::vector<const void*> out;
+    out.reserve(operations_.size());
+    for (const auto& operation : operations_) out.push_back(source_of(*operation) + byte_offset);
+    return out;
+  }
+
+  template <class Step>
+  void in_steps(std::int64_t elements, const Step& step) const {
+    const std::int64_t each = std::max<std::int64_t>(1, chunk_.value / size_of(self_.dtype));
+    for (std::int64_t at = 0; at < elements; at += each) {
+      if (stop_()) return;
+      step(at, Elements(std::min(each, elements - at)));
+    }
+  }
+
+  const std::vector<std::shared_ptr<Operation>>& operations_;
+  int rank_;
+  const Operation& self_;
+  Bytes chunk_;
+  const std::function<bool()>& stop_;
+};
+
+}  // namespace
+
+void move_data(const std::vector<std::shared_ptr<Operation>>& operations, Rank rank, Bytes chunk, const std::function<bool()>& stop) {
+  const Mover mover(operations, rank, chunk, stop);
+  switch (operations[static_cast<std::size_t>(rank.value)]->verb) {
+    case Verb::all_gather: mover.all_gather(); return;
+    case Verb::reduce_scatter: mover.reduce_scatter(); return;
+    case Verb::all_reduce: mover.all_reduce(); return;
+    case Verb::broadcast: mover.broadcast(); return;
+    case Verb::barrier: return;
+  }
+}
+
+Traffic traffic_of(const Operation& operation, Rank rank, int ranks) {
+  const Bytes whole = to_bytes(operation.count, operation.dtype);
+  Bytes sent, received;
+  switch (operation.verb) {
+    case Verb::all_gather:
+    case Verb::reduce_scatter: sent = received = whole * (ranks - 1); break;
+    case Verb::all_reduce: {
+      const Part part = part_of(operation.count, rank.value, ranks);
+      const Bytes own = to_bytes(Elements(part.size()), operation.dtype);
+      sent = received = (whole - own) + own * (ranks - 1);
+      break;
+    }
+    case Verb::broadcast:
+      if (rank == operation.root) sent = whole * (ranks - 1);
+      else received = whole;
+      break;
+    case Verb::barrier: break;
+  }
+  Traffic out;
+  const bool control = operation.label.channel == Channel::control;
+  (control ? out.control_sent : out.payload_sent) = sent;
+  (control ? out.control_received : out.payload_received) = received;
+  return out;
+}
+
+}  // namespace tessera::comm
