@@ -1,0 +1,71 @@
+// What the parts of one engine share: spec, options, communicator, the three streams, the place in the training run, and the time spent waiting.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "tessera/communicator.h"
+#include "tessera/model_spec.h"
+#include "tessera/options.h"
+#include "tessera/stream.h"
+
+namespace tessera::runtime {
+
+using Clock = std::chrono::steady_clock;
+
+class Context {
+ public:
+  Context(const ModelSpec& spec, const Options& options, std::shared_ptr<Communicator> communicator)
+      : spec_(spec), options_(options), communicator_(std::move(communicator)) {}
+
+  const ModelSpec& spec() const { return spec_; }
+  const Options& options() const { return options_; }
+  Communicator& communicator() { return *communicator_; }
+  Stream& stream(Channel channel) { return streams_[static_cast<std::size_t>(channel)]; }
+
+  std::int64_t step = 0;  ///< steps begun so far
+  std::int64_t leaf = -1;  ///< this rank's micro-batch within the step; -1 outside
+  std::int64_t misses = 0;
+
+  Label label(Channel channel, UnitId unit, int use = 0, std::uint64_t detail = 0) const {
+    return {channel, unit, step, leaf, use, detail};
+  }
+  const std::string& name(UnitId unit) const { return spec_[unit].name; }
+
+  /// Blocks the caller until `pending` is over; the time counts as exposed communication.
+  void wait(Pending& pending, std::string_view what, UnitId unit) {
+    if (pending.done()) {
+      pending.wait_host();  // throws what failed
+      return;
+    }
+    const Clock::time_point begin = Clock::now();
+    const auto account = [&] {
+      const Clock::time_point end = Clock::now();
+      exposed_ += end - begin;
+      span(what, unit, begin, end);
+    };
+    try {
+      pending.wait_host();
+    } catch (...) {
+      account();
+      throw;
+    }
+    account();
+  }
+  void span(std::string_view what, UnitId unit, Clock::time_point begin, Clock::time_point end) const {
+    if (options_.observer) options_.observer->span(what, unit, begin, end);
+  }
+  double exposed_seconds() const { return std::chrono::duration<double>(exposed_).count(); }
+
+ private:
+  const ModelSpec& spec_;
+  const Options& options_;
+  std::shared_ptr<Communicator> communicator_;
+  Clock::duration exposed_{};
+  std::array<Stream, kChannels> streams_{Stream("gather"), Stream("reduce"), Stream("control")};
+};
+
+}  // namespace tessera::runtime
