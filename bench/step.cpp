@@ -1,0 +1,154 @@
+// The speed of a training step of the GPT example, as ratios whose two terms are measured in turn within this run:
+//
+//   stage 3 on 2 ranks over mpi   against   two independent one-rank runs started together     (tokens per second)
+//   GPT forward + backward        against   Eigen's product 512 x 512 x 2048 on one thread     (matrix FLOPs per second)
+//
+// 8 layers, width 512, context 256, micro-batches of 2.
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bench/matrix_product.h"
+#include "tessera/models/gpt.h"
+#include "tessera/version.h"
+
+namespace {
+
+using nlohmann::ordered_json;
+
+const tessera::GptConfig kModel{.layers = 8, .heads = 8, .width = 512, .context = 256, .vocab = 256};
+constexpr int kMicroBatch = 2;
+constexpr int kWarmUp = 2;  // steps that do not count
+
+struct Settings {
+  int pairs = 5;
+  int steps = 8;
+  std::string json;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
+}
+
+/// Where runs keep their files; gone at the end.
+class Folder {
+ public:
+  Folder() : path_((std::filesystem::temp_directory_path() / "tessera-bench-XXXXXX").string()) {
+    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("cannot make " + path_);
+    std::ofstream text(path_ + "/text");
+    for (int i = 0; i < 200'000; ++i) text << static_cast<char>('a' + i * i % 23);
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+/// Trains `steps` steps and returns the report.
+ordered_json train(const Folder& folder, const std::string& name, int ranks, int steps) {
+  const std::string program = (std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "examples/train_gpt").string();
+  const std::string report = folder / (name + ".json");
+  std::string command = ranks > 1 ? fmt::format("mpirun --oversubscribe --bind-to none -np {} ", ranks) : std::string();
+  command += fmt::format("'{}' --text '{}' --layers {} --heads {} --width {} --context {} --vocab {} --batch {} --micro-batch {} --steps {} "
+                         "--stage 3 --quiet --report '{}' {}",
+                         program, folder / "text", kModel.layers, kModel.heads, kModel.width, kModel.context, kModel.vocab, kMicroBatch * ranks,
+                         kMicroBatch, steps, report, ranks > 1 ? "--transport mpi" : "--transport thread");
+  const int status = std::system(command.c_str());
+  if (status != 0) throw std::runtime_error(fmt::format("this failed with status {}: {}", status, command));
+  std::ifstream file(report);
+  return ordered_json::parse(file);
+}
+
+double tokens_per_second(const ordered_json& report) {
+  std::vector<double> rates;
+  for (std::size_t i = kWarmUp; i < report.at("steps").size(); ++i) rates.push_back(report.at("steps")[i].at("tokens_per_second").get<double>());
+  return median(rates);
+}
+
+double forward_backward_flops_per_second(const Folder& folder, int steps) {
+  const ordered_json report = train(folder, "one", 1, steps);
+  const double tokens = static_cast<double>(steps) * kMicroBatch * static_cast<double>(kModel.context);
+  return tokens * tessera::gpt_training_flops_per_token(kModel) / report.at("ranks")[0].at("seconds").at("compute").get<double>();
+}
+
+ordered_json ratio(const std::string& name, const std::string& unit, double target, const std::string& above, const std::vector<double>& numerators,
+                   const std::string& below, const std::vector<double>& denominators) {
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < numerators.size(); ++i) ratios.push_back(numerators[i] / denominators[i]);
+  const double result = median(ratios);
+  fmt::print("{:<44} {:>7.3f} {:>7.2f}   {:<14} {:>11.4g}  {:<14} {:>11.4g}  {}\n", name, result, target, above, median(numerators), below,
+             median(denominators), unit);
+  return {{"name", name},       {"ratio", result},          {"target", target}, {"unit", unit}, {"numerator", above}, {"numerators", numerators},
+          {"denominator", below}, {"denominators", denominators}};
+}
+
+void measure(const Settings& settings) {
+  ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+  ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+  const Folder folder;
+  ordered_json ratios = ordered_json::array();
+  fmt::print("{:<44} {:>7} {:>7}   {}\n", "ratio of medians over alternating pairs", "ratio", "target", "terms");
+#ifdef TESSERA_WITH_MPI
+  std::vector<double> sharded;
+  std::vector<double> independent;
+  for (int pair = 0; pair < settings.pairs; ++pair) {
+    sharded.push_back(tokens_per_second(train(folder, "sharded", 2, kWarmUp + settings.steps)));
+    const auto alone = [&](const char* name) { return tokens_per_second(train(folder, name, 1, kWarmUp + settings.steps)); };
+    auto first = std::async(std::launch::async, alone, "first");
+    auto second = std::async(std::launch::async, alone, "second");
+    independent.push_back(first.get() + second.get());
+  }
+  ratios.push_back(ratio("step, stage 3 on 2 ranks", "tokens/s", 0.85, "2 ranks, mpi", sharded, "2 x 1 rank", independent));
+#endif
+  std::vector<double> model;
+  std::vector<double> product;
+  for (int pair = 0; pair < settings.pairs; ++pair) {
+    product.push_back(bench::product_flops_per_second());
+    model.push_back(forward_backward_flops_per_second(folder, std::max(1, settings.steps / 2)));
+  }
+  ratios.push_back(ratio("GPT forward + backward", "FLOP/s", 0.55, "GPT", model, "512x512x2048", product));
+  if (settings.json.empty()) return;
+  const ordered_json all = {{"version", std::string(tessera::kVersion)}, {"bench", "step"}, {"pairs", settings.pairs}, {"ratios", ratios}};
+  std::ofstream file(settings.json);
+  file << all.dump(1) << "\n";
+  if (!file.flush()) throw std::runtime_error("cannot write " + settings.json);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Settings settings;
+  CLI::App app("Ratios of a GPT training step's speed, both terms measured in this run", "bench_step");
+  app.set_version_flag("--version", "bench_step " + std::string(tessera::kVersion));
+  app.add_option("--pairs", settings.pairs, "alternating pairs of runs")->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--steps", settings.steps, "steps of each run that count")->check(CLI::Range(1, 100'000))->capture_default_str();
+  app.add_option("--json", settings.json, "write the ratios and every run's figures to this file");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    measure(settings);
+    return 0;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "bench_step: %s\n", e.what());
+    return 1;
+  }
+}
