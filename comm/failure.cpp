@@ -6,8 +6,11 @@
 
 namespace tessera::comm {
 
-void raise(const Failure& failure, const std::string& dump) {
-  if (failure.kind == FailureKind::interrupted) throw StepInterrupted(failure.message, failure.rank, failure.cause);
+void raise(const Failure& failure, const Whereabouts& where, const std::string& dump) {
+  if (failure.kind == FailureKind::interrupted) {
+    const std::string at = where.description.empty() ? std::string() : fmt::format("; this rank was in {}", where.description);
+    throw StepInterrupted(failure.message + at, failure.rank, failure.cause, where.verb, where.unit);
+  }
   throw CommFailure(failure.message, failure.culprits, failure.verb, failure.unit, dump);
 }
 

@@ -24,8 +24,15 @@ struct Failure {
   std::string cause;           ///< interrupted: why
 };
 
+/// Where a rank was when it learned of a failure.
+struct Whereabouts {
+  std::string verb;
+  std::string unit;         ///< empty where no operation belongs to a unit yet
+  std::string description;  ///< "reduce_scatter #12 of unit 'h.3' ..."
+};
+
 /// Throws the exception that `failure` describes.
-[[noreturn]] void raise(const Failure& failure, const std::string& dump);
+[[noreturn]] void raise(const Failure& failure, const Whereabouts& where, const std::string& dump);
 
 /// What a rank that interrupts tells the others.
 Failure interruption(Rank rank, const std::string& cause);

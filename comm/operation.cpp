@@ -48,12 +48,14 @@ bool Operation::fail(const std::shared_ptr<const comm::Failure>& failure, Unless
 void Operation::end(const std::shared_ptr<const comm::Failure>& failure, Owners* owners) {
   const std::shared_ptr<comm::FlightRecorder> recorder_of = std::move(recorder);
   std::string dump = failure == nullptr ? std::string() : recorder_of->dump();
+  comm::Whereabouts where = failure == nullptr ? comm::Whereabouts{} : recorder_of->whereabouts(*this);
   recorder_of->ended(record());
   Owners released{std::move(source.owner), std::move(destination.owner)};
   if (owners != nullptr) std::swap(*owners, released);
   released = {};
   const core::MutexLock lock(mutex_);
   dump_ = std::move(dump);
+  where_ = std::move(where);
   state_ = State::over;
   changed_.notify_all();
 }
@@ -75,15 +77,17 @@ void Operation::wait() const {
 
 void Operation::wait_and_raise() const {
   std::shared_ptr<const comm::Failure> failure;
+  comm::Whereabouts where;
   std::string dump;
   {
     const core::MutexLock lock(mutex_);
     while (state_ != State::over) changed_.wait(mutex_);
     if (failure_ == nullptr) return;
     failure = failure_;
+    where = where_;
     dump = dump_;
   }
-  comm::raise(*failure, dump);
+  comm::raise(*failure, where, dump);
 }
 
 OperationRecord Operation::record() const {

@@ -66,6 +66,7 @@ struct Operation {
   std::chrono::steady_clock::time_point started_ TESSERA_GUARDED_BY(mutex_){}, finished_ TESSERA_GUARDED_BY(mutex_){};
   std::vector<Rank> waiting_for_ TESSERA_GUARDED_BY(mutex_);
   std::shared_ptr<const comm::Failure> failure_ TESSERA_GUARDED_BY(mutex_);
+  comm::Whereabouts where_ TESSERA_GUARDED_BY(mutex_);
   std::string dump_ TESSERA_GUARDED_BY(mutex_);
 };
 

@@ -102,6 +102,19 @@ std::string FlightRecorder::dump() const {
   return out;
 }
 
+Whereabouts FlightRecorder::whereabouts(const Operation& operation) const {
+  const Operation* at = &operation;
+  std::shared_ptr<Operation> last;
+  if (operation.label.unit == kNoUnit) {
+    const core::MutexLock lock(mutex_);
+    for (const auto& remembered : recent_)
+      if (remembered->label.unit != kNoUnit) last = remembered;
+  }
+  if (last != nullptr) at = last.get();
+  const std::string unit = unit_name(at->label.unit);
+  return {std::string(name_of(at->verb)), unit, describe(*at, unit)};
+}
+
 void FlightRecorder::name_units(std::vector<std::string> names) {
   const core::MutexLock lock(mutex_);
   names_ = std::move(names);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/failure.h"
 #include "core/mutex.h"
 #include "tessera/communicator.h"
 
@@ -32,6 +33,8 @@ class FlightRecorder {
   std::array<std::int64_t, kChannels> submitted() const;
   std::vector<OperationRecord> recent() const;
   std::string dump() const;
+  /// Where this rank is: `operation`, or the last remembered one that belongs to a unit if `operation` does not.
+  Whereabouts whereabouts(const Operation& operation) const;
 
   void name_units(std::vector<std::string> names);
   std::string unit_name(UnitId unit) const;

@@ -57,11 +57,15 @@ void arrive(Context& context, const ArrivalRecord& mine) {
     const auto differ = [&](const std::string& a, const std::string& b, const char* advice) {
       throw UsageError(fmt::format("ranks differ at {}: rank 0 {}, rank {} {}; {}", name_of(first.kind), a, r, b, advice));
     };
-    if (other.kind != first.kind) differ(fmt::format("calls {}", name_of(first.kind)), fmt::format("calls {}", name_of(other.kind)), "make the same calls on every rank");
+    if (other.kind != first.kind)
+      differ(fmt::format("calls {}", name_of(first.kind)), fmt::format("calls {}", name_of(other.kind)),
+             "make the same calls on every rank");
     if (other.leaves != first.leaves)
-      differ(fmt::format("had {} micro-batches", first.leaves), fmt::format("{}", other.leaves), "give every rank the same number of micro-batches in a step");
+      differ(fmt::format("had {} micro-batches", first.leaves), fmt::format("{}", other.leaves),
+             "give every rank the same number of micro-batches in a step");
     if (other.gathers != first.gathers)
-      differ(fmt::format("made {} gathers", first.gathers), fmt::format("{}", other.gathers), "lease the same units in the same order on every rank");
+      differ(fmt::format("made {} gathers", first.gathers), fmt::format("{}", other.gathers),
+             "lease the same units in the same order on every rank");
     if (other.reductions != first.reductions)
       differ(fmt::format("made {} gradient reductions", first.reductions), fmt::format("{}", other.reductions),
              "give the same units gradients on every rank, or declare a unit optional()");

@@ -1,5 +1,5 @@
-// All ranks meet before anything that changes state: each brings a record, each sees all records, so all come to the same verdict at once. A rank that found a
-// usage error brings it along instead of leaving its peers to wait.
+// All ranks meet before anything that changes state: each brings a record, each sees all records, so all come to the same verdict at once.
+// A rank that found a usage error brings it along instead of leaving its peers to wait.
 #pragma once
 
 #include <array>
@@ -19,9 +19,9 @@ struct ArrivalRecord {
   ArrivalKind kind{};
   ArrivalError error = ArrivalError::none;
   std::int64_t leaves = 0;
-  std::int64_t gathers = 0;     ///< sequence numbers submitted so far
+  std::int64_t gathers = 0;  ///< sequence numbers submitted so far
   std::int64_t reductions = 0;
-  std::uint64_t spec = 0;       ///< fingerprints
+  std::uint64_t spec = 0;  ///< fingerprints
   std::uint64_t options = 0;
   std::array<char, 184> text{};  ///< of the error, or the options in words
 
@@ -29,8 +29,8 @@ struct ArrivalRecord {
 };
 static_assert(std::is_trivially_copyable_v<ArrivalRecord>);
 
-/// Collective; blocks. Returns once all ranks have come with compatible records; else throws on every rank the same: the lowest rank's own error, or
-/// UsageError naming what differs between which ranks.
+/// Collective; blocks. Returns once all ranks have come with compatible records; else throws on every rank the same: the lowest rank's own
+/// error, or UsageError naming what differs between which ranks.
 void arrive(Context& context, const ArrivalRecord& mine);
 
 /// Collective; blocks. Every rank's `size` bytes, in rank order.

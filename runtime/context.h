@@ -1,4 +1,5 @@
-// What the parts of one engine share: spec, options, communicator, the three streams, the place in the training run, and the time spent waiting.
+// What the parts of one engine share: spec, options, communicator, the three streams, the place in the training run, and the time spent
+// waiting.
 #pragma once
 
 #include <array>
@@ -26,7 +27,7 @@ class Context {
   Communicator& communicator() { return *communicator_; }
   Stream& stream(Channel channel) { return streams_[static_cast<std::size_t>(channel)]; }
 
-  std::int64_t step = 0;  ///< steps begun so far
+  std::int64_t step = 0;   ///< steps begun so far
   std::int64_t leaf = -1;  ///< this rank's micro-batch within the step; -1 outside
   std::int64_t misses = 0;
 

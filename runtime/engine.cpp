@@ -37,7 +37,8 @@ namespace {
 bool unwinding(int uncaught_at_begin) { return std::uncaught_exceptions() > uncaught_at_begin; }
 
 [[noreturn]] void refuse_ended(const EngineImpl& engine, UnitId unit, std::string_view tensor) {
-  throw UsageError(fmt::format("tensor '{}' is read through a lease of unit '{}' that has ended; keep the lease alive, or gather again", tensor, engine.spec()[unit].name));
+  throw UsageError(fmt::format("tensor '{}' is read through a lease of unit '{}' that has ended; keep the lease alive, or gather again",
+                               tensor, engine.spec()[unit].name));
 }
 }  // namespace
 }  // namespace detail
@@ -51,9 +52,7 @@ ParameterLease::~ParameterLease() {
   if (!state_ || !state_->open) return;
   try {
     state_->end(detail::unwinding(state_->uncaught));
-  } catch (...) {
-    state_->engine->defer(std::current_exception());
-  }
+  } catch (...) { state_->engine->defer(std::current_exception()); }
 }
 
 UnitId ParameterLease::unit() const { return state_ ? state_->unit : kNoUnit; }
@@ -79,9 +78,7 @@ GradientLease::~GradientLease() {
   try {
     state_->open = false;
     state_->engine->close_gradients(state_->unit, state_->target, detail::unwinding(state_->uncaught));
-  } catch (...) {
-    state_->engine->defer(std::current_exception());
-  }
+  } catch (...) { state_->engine->defer(std::current_exception()); }
 }
 
 UnitId GradientLease::unit() const { return state_ ? state_->unit : kNoUnit; }
@@ -117,9 +114,7 @@ MicroBatch::~MicroBatch() {
   }
   try {
     engine_->close_leaf();
-  } catch (...) {
-    engine_->defer(std::current_exception());
-  }
+  } catch (...) { engine_->defer(std::current_exception()); }
 }
 
 void MicroBatch::close() {
@@ -141,9 +136,7 @@ Evaluation::~Evaluation() {
   }
   try {
     engine_->close_evaluation();
-  } catch (...) {
-    engine_->defer(std::current_exception());
-  }
+  } catch (...) { engine_->defer(std::current_exception()); }
 }
 
 void Evaluation::close() {
@@ -176,13 +169,14 @@ Evaluation Engine::evaluation() {
 
 ParameterLease Engine::gather(UnitId unit, Phase phase) {
   impl_->open_parameters(unit);
-  return ParameterLease(std::make_unique<detail::ParameterLeaseState>(detail::ParameterLeaseState{impl_.get(), unit, std::uncaught_exceptions(), phase}));
+  return ParameterLease(
+      std::make_unique<detail::ParameterLeaseState>(detail::ParameterLeaseState{impl_.get(), unit, std::uncaught_exceptions(), phase}));
 }
 
 GradientLease Engine::gradients(UnitId unit) {
   runtime::GradientTarget target = impl_->open_gradients(unit);
-  return GradientLease(
-      std::make_unique<detail::GradientLeaseState>(detail::GradientLeaseState{impl_.get(), unit, std::uncaught_exceptions(), std::move(target)}));
+  return GradientLease(std::make_unique<detail::GradientLeaseState>(
+      detail::GradientLeaseState{impl_.get(), unit, std::uncaught_exceptions(), std::move(target)}));
 }
 
 double Engine::sum(std::span<const double> values) { return impl_->sum(values); }

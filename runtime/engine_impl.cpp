@@ -31,16 +31,15 @@ EngineImpl::EngineImpl(const World& world, ModelSpec spec, Options options) : sp
   // What this rank finds wrong is said at the first arrival, so that its peers do not wait for it.
   std::string error;
   try {
-    placement_ = runtime::place(spec_, options_, {.ranks = parent.size(), .full_flat_addressable = parent.full_flat_addressable(), .scratch = parent.scratch_bytes(parent.size())});
-  } catch (const UsageError& e) {
-    error = e.what();
-  }
+    placement_ = runtime::place(
+        spec_, options_,
+        {.ranks = parent.size(), .full_flat_addressable = parent.full_flat_addressable(), .scratch = parent.scratch_bytes(parent.size())});
+  } catch (const UsageError& e) { error = e.what(); }
   communicator_ = parent.split(0, parent.rank().value, ledger_, options_.deadline.count() > 0 ? options_.deadline : parent.deadline());
   std::vector<std::string> names;
   for (const UnitSpec& u : spec_.units()) names.push_back(u.name);
   communicator_->name_units(std::move(names));
-  if (options_.observer)
-    communicator_->on_finish([observer = options_.observer](const OperationRecord& r) { observer->operation(r); });
+  if (options_.observer) communicator_->on_finish([observer = options_.observer](const OperationRecord& r) { observer->operation(r); });
   context_ = std::make_unique<runtime::Context>(spec_, options_, communicator_);
   arrive(ArrivalKind::setup, error);
 
@@ -115,8 +114,9 @@ void EngineImpl::fill_segment(UnitId unit, std::size_t i, int only_tensor, const
   }
   if (!s.parameters_whole) return;
   const Buffer& whole = storage_->segment(unit, i).parameters;
-  Pending pending = communicator_->all_gather({own.data, own.owner}, {whole.data(), whole.owner()}, s.share, s.dtype,
-                                              context_->label(Channel::gather, unit, static_cast<int>(i)), context_->stream(Channel::gather));
+  Pending pending =
+      communicator_->all_gather({own.data, own.owner}, {whole.data(), whole.owner()}, s.share, s.dtype,
+                                context_->label(Channel::gather, unit, static_cast<int>(i)), context_->stream(Channel::gather));
   context_->wait(pending, "wait parameters", unit);
 }
 
@@ -154,8 +154,9 @@ void EngineImpl::open_leaf() {
   check_ready();
   if (scope_ != Scope::none) throw UsageError(fmt::format("micro_batch: {}", open_ends()));
   if (leaves_ >= options_.micro_batches)
-    throw UsageError(fmt::format("this is micro-batch {} of the step, but Options::micro_batches is {} (memory was planned for that); raise it, or call step()", leaves_ + 1,
-                                 options_.micro_batches));
+    throw UsageError(fmt::format(
+        "this is micro-batch {} of the step, but Options::micro_batches is {} (memory was planned for that); raise it, or call step()",
+        leaves_ + 1, options_.micro_batches));
   scope_ = Scope::leaf;
   spoiled_ = false;
   own_error_.clear();
@@ -174,7 +175,8 @@ void EngineImpl::close_leaf() {
   if (scope_ != Scope::leaf) return;
   try {
     if (parameters_->leases() > 0 || gradients_->leases() > 0) throw UsageError("the micro-batch ends, but " + open_ends());
-    if (spoiled_) throw UsageError("an exception crossed a gradient lease of this micro-batch: its gradients are incomplete; call restart_step()");
+    if (spoiled_)
+      throw UsageError("an exception crossed a gradient lease of this micro-batch: its gradients are incomplete; call restart_step()");
     check_ready();
     gradients_->finish_leaf();
     parameters_->close_scope();
@@ -192,9 +194,7 @@ void EngineImpl::close_leaf() {
 void EngineImpl::interrupt(const std::string& cause) noexcept {
   try {
     communicator_->interrupt(cause);
-  } catch (...) {
-    defer(std::current_exception());
-  }
+  } catch (...) { defer(std::current_exception()); }
 }
 
 void EngineImpl::abandon_leaf() noexcept {
@@ -205,9 +205,7 @@ void EngineImpl::abandon_leaf() noexcept {
   context_->leaf = -1;
   try {
     parameters_->abandon_scope();
-  } catch (...) {
-    defer(std::current_exception());
-  }
+  } catch (...) { defer(std::current_exception()); }
 }
 
 void EngineImpl::open_evaluation() {
@@ -240,9 +238,7 @@ void EngineImpl::abandon_evaluation() noexcept {
   scope_ = Scope::none;
   try {
     parameters_->abandon_scope();
-  } catch (...) {
-    defer(std::current_exception());
-  }
+  } catch (...) { defer(std::current_exception()); }
 }
 
 // --- leases ---------------------------------------------------------------------------------------------------------
@@ -275,7 +271,8 @@ runtime::GradientTarget EngineImpl::open_gradients(UnitId unit) {
   return remember([&] {
     check_ready();
     check_unit(unit);
-    if (scope_ != Scope::leaf) throw UsageError(fmt::format("gradients of unit '{}' outside a micro_batch(): a gradient belongs to a leaf", spec_[unit].name));
+    if (scope_ != Scope::leaf)
+      throw UsageError(fmt::format("gradients of unit '{}' outside a micro_batch(): a gradient belongs to a leaf", spec_[unit].name));
     return gradients_->open(unit);
   });
 }
@@ -358,7 +355,8 @@ StepResult EngineImpl::finish_step(const StepOptions& options) {
     update_->apply(options, result.clip_factor);
     ++applied_;
   }
-  const auto spent = Clock::now() - begin - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(context_->exposed_seconds() - waited));
+  const auto spent = Clock::now() - begin -
+                     std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(context_->exposed_seconds() - waited));
   optimizer_time_ += spent;
   context_->span("optimizer", kNoUnit, begin, Clock::now());
   if (result.applied) update_->gather_parameters();
@@ -435,7 +433,8 @@ std::vector<RankReport> EngineImpl::reports() {
 
 void check_dtype(const TensorSpec& tensor, DType asked) {
   if (tensor.dtype != asked)
-    throw UsageError(fmt::format("tensor '{}' holds {}, not {}; ask for view<T> with its own element type", tensor.name, name_of(tensor.dtype), name_of(asked)));
+    throw UsageError(fmt::format("tensor '{}' holds {}, not {}; ask for view<T> with its own element type", tensor.name,
+                                 name_of(tensor.dtype), name_of(asked)));
 }
 
 }  // namespace tessera::detail

@@ -60,14 +60,16 @@ class EngineImpl {
   std::vector<UnitId> gathered() const { return parameters_->gathered(); }
 
   /// Tells the observer of a span that ends now.
-  void span(std::string_view what, UnitId unit, runtime::Clock::time_point begin) const { context_->span(what, unit, begin, runtime::Clock::now()); }
+  void span(std::string_view what, UnitId unit, runtime::Clock::time_point begin) const {
+    context_->span(what, unit, begin, runtime::Clock::now());
+  }
   /// What a destructor found: thrown by the next call.
   void defer(std::exception_ptr error) noexcept;
 
  private:
   enum class Scope { none, leaf, evaluation };
 
-  void check_ready();       // throws what was deferred, and StepInterrupted while a step is interrupted
+  void check_ready();  // throws what was deferred, and StepInterrupted while a step is interrupted
   void check_unit(UnitId unit) const;
   void arrive(runtime::ArrivalKind kind, const std::string& error = {});
   std::string open_ends() const;  // live leases and open scopes, in words; empty if there are none

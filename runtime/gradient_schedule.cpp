@@ -17,7 +17,8 @@ void zero(float* data, Elements n) {
 
 }  // namespace
 
-GradientSchedule::GradientSchedule(Context& context, Storage& storage) : context_(context), storage_(storage), units_(context.spec().units().size()) {
+GradientSchedule::GradientSchedule(Context& context, Storage& storage)
+    : context_(context), storage_(storage), units_(context.spec().units().size()) {
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const std::size_t tensors = context.spec().units()[u].tensors.size();
     units_[u].given.assign(tensors, false);
@@ -35,8 +36,9 @@ GradientTarget GradientSchedule::open(UnitId unit) {
     target.slot = g.slot;
   } else {
     if (context_.spec()[unit].optional)
-      throw UsageError(fmt::format("optional unit '{}' has more than its {} declared gradient leases in a leaf (other ranks could not know); declare uses({})",
-                                   context_.name(unit), uses(unit), uses(unit) + 1));
+      throw UsageError(fmt::format(
+          "optional unit '{}' has more than its {} declared gradient leases in a leaf (other ranks could not know); declare uses({})",
+          context_.name(unit), uses(unit), uses(unit) + 1));
     target.extra = g.extras_opened;
     target.slot = extra_slot(unit, target.extra);
     ++g.extras_opened;
@@ -108,9 +110,10 @@ Slot* GradientSchedule::pool_slot(UnitId unit) {
   for (Slot& slot : storage_.gradient_pool())
     if (!slot.held && (oldest == nullptr || slot.last_used < oldest->last_used)) oldest = &slot;
   if (oldest == nullptr)
-    throw UsageError(fmt::format("unit '{}' cannot take gradients: all {} gradient slots are taken by live gradient leases of {}; end one of them first, or raise "
-                                 "Options::gradient_slots (now {}) or the memory budget",
-                                 context_.name(unit), storage_.gradient_pool().size(), live_leases(), context_.options().gradient_slots));
+    throw UsageError(fmt::format(
+        "unit '{}' cannot take gradients: all {} gradient slots are taken by live gradient leases of {}; end one of them first, or raise "
+        "Options::gradient_slots (now {}) or the memory budget",
+        context_.name(unit), storage_.gradient_pool().size(), live_leases(), context_.options().gradient_slots));
   settle(*oldest);
   return oldest;
 }
@@ -119,10 +122,13 @@ Slot* GradientSchedule::extra_slot(UnitId unit, int extra) {
   UnitGradients& g = units_[index(unit)];
   const UnitPlacement& placement = storage_.unit(unit);
   if (static_cast<std::size_t>(extra) == g.extras.size()) {
-    const std::string what = fmt::format("gradient lease {} of unit '{}' in a leaf (uses({}) is declared)", uses(unit) + extra + 1, context_.name(unit), uses(unit));
+    const std::string what = fmt::format("gradient lease {} of unit '{}' in a leaf (uses({}) is declared)", uses(unit) + extra + 1,
+                                         context_.name(unit), uses(unit));
     Extra further;
     for (const SegmentPlacement& s : placement.segments)
-      further.shares.push_back(s.trainable ? storage_.extra(to_bytes(s.share, DType::f32), Category::gradients, context_.options().memory_budget, what) : Buffer());
+      further.shares.push_back(
+          s.trainable ? storage_.extra(to_bytes(s.share, DType::f32), Category::gradients, context_.options().memory_budget, what)
+                      : Buffer());
     g.extras.push_back(std::move(further));
   }
   Slot* slot = nullptr;
@@ -135,7 +141,8 @@ Slot* GradientSchedule::extra_slot(UnitId unit, int extra) {
     if (slot == nullptr) {
       if (g.extra_slots.capacity() == 0) g.extra_slots.reserve(16);  // targets point into it
       if (g.extra_slots.size() == g.extra_slots.capacity())
-        throw UsageError(fmt::format("more than {} gradient leases of unit '{}' beyond its {} declared uses are alive at once", g.extra_slots.size(), context_.name(unit), uses(unit)));
+        throw UsageError(fmt::format("more than {} gradient leases of unit '{}' beyond its {} declared uses are alive at once",
+                                     g.extra_slots.size(), context_.name(unit), uses(unit)));
       const std::string what = fmt::format("a gradient slot for unit '{}' beyond its {} declared uses", context_.name(unit), uses(unit));
       Slot own;
       own.buffer = storage_.extra(placement.extra_slot, Category::full_gradients, context_.options().memory_budget, what);
@@ -172,9 +179,9 @@ void GradientSchedule::submit(UnitId unit) {
     if (!s.trainable || lost) continue;
     const Buffer& source = s.gradients_whole ? storage_.segment(unit, i).gradients : g.slot->buffer;
     std::vector<Pending>& pending = s.gradients_whole ? g.pending : g.slot->pending;
-    pending.push_back(context_.communicator().reduce_scatter({data(unit, i, target), source.owner()}, storage_.owned_gradients(unit, i), s.share, DType::f32, fold,
-                                                             context_.label(Channel::reduce, unit, static_cast<int>(i), fingerprint(g.given)),
-                                                             context_.stream(Channel::reduce)));
+    pending.push_back(context_.communicator().reduce_scatter(
+        {data(unit, i, target), source.owner()}, storage_.owned_gradients(unit, i), s.share, DType::f32, fold,
+        context_.label(Channel::reduce, unit, static_cast<int>(i), fingerprint(g.given)), context_.stream(Channel::reduce)));
   }
   g.in_sum = true;
   for (std::size_t t = 0; t < g.given.size(); ++t)
@@ -191,7 +198,8 @@ void GradientSchedule::submit_extra(UnitId unit, const GradientTarget& target) {
     if (!placement.segments[i].trainable) continue;
     const Region share{extra.shares[i].data(), extra.shares[i].owner()};
     target.slot->pending.push_back(context_.communicator().reduce_scatter(
-        {data(unit, i, target), target.slot->buffer.owner()}, share, placement.segments[i].share, DType::f32, extra.in_sum ? Fold::onward : Fold::start,
+        {data(unit, i, target), target.slot->buffer.owner()}, share, placement.segments[i].share, DType::f32,
+        extra.in_sum ? Fold::onward : Fold::start,
         context_.label(Channel::reduce, unit, use + static_cast<int>(i), fingerprint(target.given)), context_.stream(Channel::reduce)));
   }
   extra.in_sum = true;
@@ -205,8 +213,9 @@ void GradientSchedule::agree_on_optional() {
     if (context_.spec().units()[u].optional)
       for (const bool b : units_[u].given) given->push_back(b ? 1 : 0);
   if (given->empty()) return;
-  Pending agreed = context_.communicator().all_reduce({given->data(), given}, Elements(static_cast<std::int64_t>(given->size())), DType::u8, ReduceOp::max,
-                                                      context_.label(Channel::control, kNoUnit), context_.stream(Channel::control));
+  Pending agreed =
+      context_.communicator().all_reduce({given->data(), given}, Elements(static_cast<std::int64_t>(given->size())), DType::u8,
+                                         ReduceOp::max, context_.label(Channel::control, kNoUnit), context_.stream(Channel::control));
   context_.wait(agreed, "wait optional units", kNoUnit);
   std::size_t at = 0;
   for (std::size_t u = 0; u < units_.size(); ++u) {

@@ -1,5 +1,6 @@
-// Where gradients are written and when they are reduced. The rules are those of docs/determinism.md: the gradient leases of a unit in one leaf add into one
-// slot; the reduction starts when the last declared use closes; a lease beyond the declared uses is reduced by itself into a shard of its own.
+// Where gradients are written and when they are reduced. The rules are those of docs/determinism.md: the gradient leases of a unit in one
+// leaf add into one slot; the reduction starts when the last declared use closes; a lease beyond the declared uses is reduced by itself
+// into a shard of its own.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +15,8 @@ namespace tessera::runtime {
 
 /// What a gradient lease writes into.
 struct GradientTarget {
-  Slot* slot = nullptr;  ///< null where all of the unit's gradients are whole
-  int extra = -1;        ///< -1: one of the declared uses; j: the j-th beyond them
+  Slot* slot = nullptr;     ///< null where all of the unit's gradients are whole
+  int extra = -1;           ///< -1: one of the declared uses; j: the j-th beyond them
   std::vector<bool> given;  ///< by tensor: views taken through this lease
 };
 
@@ -55,22 +56,22 @@ class GradientSchedule {
     GradientState state = GradientState::idle;
     int opened = 0, closed = 0, live = 0;  // declared leases in this leaf; all leases alive
     int extras_opened = 0;
-    bool submitted = false;         // in this leaf
-    bool in_sum = false;            // in this step
+    bool submitted = false;  // in this leaf
+    bool in_sum = false;     // in this step
     Slot* slot = nullptr;
-    std::vector<bool> given;        // by tensor, in this leaf
-    std::vector<bool> touched;      // by tensor, in this step
-    std::vector<Pending> pending;   // reductions that read whole gradients
+    std::vector<bool> given;       // by tensor, in this leaf
+    std::vector<bool> touched;     // by tensor, in this step
+    std::vector<Pending> pending;  // reductions that read whole gradients
     std::vector<Extra> extras;
     std::vector<Slot> extra_slots;  // where no pool slot fits
   };
   static std::size_t index(UnitId u) { return static_cast<std::size_t>(u.value); }
   int uses(UnitId unit) const { return context_.spec()[unit].uses; }
 
-  void begin(UnitId unit);                  // finds the place of the declared uses and zeroes it
+  void begin(UnitId unit);  // finds the place of the declared uses and zeroes it
   Slot* pool_slot(UnitId unit);
   Slot* extra_slot(UnitId unit, int extra);
-  void settle(Slot& slot);                  // waits until nobody reads it
+  void settle(Slot& slot);  // waits until nobody reads it
   void settle(UnitId unit);
   void submit(UnitId unit);
   void submit_extra(UnitId unit, const GradientTarget& target);

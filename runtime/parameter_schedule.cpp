@@ -10,7 +10,8 @@
 
 namespace tessera::runtime {
 
-ParameterSchedule::ParameterSchedule(Context& context, Storage& storage) : context_(context), storage_(storage), units_(context.spec().units().size()) {
+ParameterSchedule::ParameterSchedule(Context& context, Storage& storage)
+    : context_(context), storage_(storage), units_(context.spec().units().size()) {
   const MemoryForecast& forecast = storage.placement().forecast;
   limits_.slots = forecast.parameter_slots;
   limits_.prefetch = context.options().prefetch;
@@ -130,9 +131,10 @@ Slot* ParameterSchedule::slot_for_lease(UnitId unit) {
   for (Slot& slot : storage_.parameter_pool())
     if (units_[index(slot.holder)].leases == 0 && (oldest == nullptr || slot.last_used < oldest->last_used)) oldest = &slot;
   if (oldest == nullptr)
-    throw UsageError(fmt::format("unit '{}' cannot be gathered: all {} parameter slots are taken by live leases of {}; end one of them first, or raise "
-                                 "Options::parameter_slots (now {}) or the memory budget",
-                                 context_.name(unit), storage_.parameter_pool().size(), live_leases(), context_.options().parameter_slots));
+    throw UsageError(
+        fmt::format("unit '{}' cannot be gathered: all {} parameter slots are taken by live leases of {}; end one of them first, or raise "
+                    "Options::parameter_slots (now {}) or the memory budget",
+                    context_.name(unit), storage_.parameter_pool().size(), live_leases(), context_.options().parameter_slots));
   release(oldest->holder);
   return oldest;
 }
@@ -150,7 +152,8 @@ void ParameterSchedule::start_gather(UnitId unit, Slot& slot) {
     const Region full{slot.buffer.data() + s.parameter_offset.value, slot.buffer.owner()};
     const Region own = storage_.owned_parameters(unit, i);
     slot.pending.push_back(context_.communicator().all_gather({own.data, own.owner}, full, s.share, s.dtype,
-                                                              context_.label(Channel::gather, unit, static_cast<int>(i)), context_.stream(Channel::gather)));
+                                                              context_.label(Channel::gather, unit, static_cast<int>(i)),
+                                                              context_.stream(Channel::gather)));
   }
 }
 
@@ -194,7 +197,8 @@ std::string ParameterSchedule::live_leases() const {
 std::vector<UnitId> ParameterSchedule::gathered() const {
   std::vector<UnitId> units;
   for (std::size_t u = 0; u < units_.size(); ++u)
-    if (limits_.gathers[u] && units_[u].leases == 0 && units_[u].state != ParameterState::sharded) units.push_back(UnitId(static_cast<int>(u)));
+    if (limits_.gathers[u] && units_[u].leases == 0 && units_[u].state != ParameterState::sharded)
+      units.push_back(UnitId(static_cast<int>(u)));
   return units;
 }
 

@@ -1,5 +1,5 @@
-// Gathers and releases parameters as the plan says, and serves what the plan did not expect. The only policy here is what to give up when a lease
-// needs a slot that the plan did not free: the gathered unit without lease that was used longest ago, the same on every rank.
+// Gathers and releases parameters as the plan says, and serves what the plan did not expect. The only policy here is what to give up when a
+// lease needs a slot that the plan did not free: the gathered unit without lease that was used longest ago, the same on every rank.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,8 @@ class ParameterSchedule {
   /// The scope was unwound: nothing is learnt, nothing more is started.
   void abandon_scope();
 
-  /// A lease begins: returns when the unit is there. Throws UsageError naming the live leases where no slot can be had; then no lease is counted.
+  /// A lease begins: returns when the unit is there. Throws UsageError naming the live leases where no slot can be had; then no lease is
+  /// counted.
   void open(UnitId unit);
   /// A lease ends. `follow` is false while an exception unwinds: then the plan is not followed.
   void close(UnitId unit, bool follow);

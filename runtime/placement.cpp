@@ -121,16 +121,19 @@ void check(const ModelSpec& spec, const Options& o, const TransportTraits& t) {
   if (spec.units().empty()) throw UsageError("the model has no units; declare them with ModelSpec::unit");
   if (t.ranks < 1) throw UsageError(fmt::format("{} ranks (at least 1)", t.ranks));
   if (o.micro_batches < 1) throw UsageError(fmt::format("Options::micro_batches is {} (at least 1)", o.micro_batches));
-  if (o.parameter_slots < 1) throw UsageError(fmt::format("Options::parameter_slots is {} (at least 1: a unit must be somewhere)", o.parameter_slots));
+  if (o.parameter_slots < 1)
+    throw UsageError(fmt::format("Options::parameter_slots is {} (at least 1: a unit must be somewhere)", o.parameter_slots));
   if (o.gradient_slots < 1) throw UsageError(fmt::format("Options::gradient_slots is {} (at least 1)", o.gradient_slots));
   if (o.prefetch < 0) throw UsageError(fmt::format("Options::prefetch is {} (0 turns it off)", o.prefetch));
-  if (o.memory_budget < Bytes(0)) throw UsageError(fmt::format("Options::memory_budget is {} bytes (0 is no limit)", o.memory_budget.value));
+  if (o.memory_budget < Bytes(0))
+    throw UsageError(fmt::format("Options::memory_budget is {} bytes (0 is no limit)", o.memory_budget.value));
   if (o.deadline.count() <= 0) throw UsageError(fmt::format("Options::deadline is {} ms (must be positive)", o.deadline.count()));
   for (const UnitSpec& u : spec.units())
     for (const TensorSpec& tensor : u.tensors)
       if (tensor.training == Training::trainable && tensor.dtype != DType::f32)
-        throw UsageError(fmt::format("tensor '{}' of unit '{}' is trainable and {} (the optimizer of this version updates fp32); declare it fp32, or frozen",
-                                     tensor.name, u.name, name_of(tensor.dtype)));
+        throw UsageError(fmt::format(
+            "tensor '{}' of unit '{}' is trainable and {} (the optimizer of this version updates fp32); declare it fp32, or frozen",
+            tensor.name, u.name, name_of(tensor.dtype)));
 }
 
 }  // namespace
@@ -147,8 +150,9 @@ Placement place(const ModelSpec& spec, const Options& options, const TransportTr
       if (segments[i].content == Elements(0)) continue;
       unit.segments.push_back(place_segment(segments[i], static_cast<int>(i), options, transport.ranks));
       if (segments[i].replicated)
-        p.forecast.decisions.push_back(fmt::format("unit '{}': its {} {} elements are replicated on every rank (sharded, padding would exceed them)", spec_unit.name,
-                                                   segments[i].content.value, name_of(segments[i].dtype)));
+        p.forecast.decisions.push_back(
+            fmt::format("unit '{}': its {} {} elements are replicated on every rank (sharded, padding would exceed them)", spec_unit.name,
+                        segments[i].content.value, name_of(segments[i].dtype)));
     }
     lay_slots(unit);
     unit.own_gradient_slot = unit.gradient_slot > Bytes(0) && (spec_unit.uses > 1 || spec_unit.optional);
@@ -163,18 +167,23 @@ Placement place(const ModelSpec& spec, const Options& options, const TransportTr
       const bool last = want_parameters == 1 && want_gradients == 1;
       if (!unlimited && bytes.total > options.memory_budget && !last) continue;
       if (!unlimited && bytes.total > options.memory_budget)
-        throw UsageError(fmt::format("a memory budget of {} bytes cannot hold this rank's share of the model (stage {}, {} ranks); the smallest that would do is {} bytes",
-                                     options.memory_budget.value, static_cast<int>(options.stage), transport.ranks, bytes.total.value));
+        throw UsageError(
+            fmt::format("a memory budget of {} bytes cannot hold this rank's share of the model (stage {}, {} ranks); the smallest that "
+                        "would do is {} bytes",
+                        options.memory_budget.value, static_cast<int>(options.stage), transport.ranks, bytes.total.value));
       p.forecast.bytes = bytes;
       p.forecast.parameter_slots = std::min(want_parameters, pool_units(p.units, owns_parameters, parameter_size));
       p.forecast.gradient_slots = std::min(want_gradients, pool_units(p.units, owns_gradients, gradient_size));
       if (want_parameters < options.parameter_slots || want_gradients < options.gradient_slots)
-        p.forecast.decisions.push_back(fmt::format("{} parameter and {} gradient slots instead of {} and {}, to keep the budget of {} bytes", want_parameters,
-                                                   want_gradients, options.parameter_slots, options.gradient_slots, options.memory_budget.value));
+        p.forecast.decisions.push_back(
+            fmt::format("{} parameter and {} gradient slots instead of {} and {}, to keep the budget of {} bytes", want_parameters,
+                        want_gradients, options.parameter_slots, options.gradient_slots, options.memory_budget.value));
       for (std::size_t i = 0; i < p.units.size(); ++i)
         if (p.units[i].own_parameter_slot)
-          p.forecast.decisions.push_back(fmt::format("unit '{}' has a parameter slot of its own ({} bytes) and stays gathered from first to last use: smaller than larger pool slots",
-                                                     spec.units()[i].name, p.units[i].parameter_slot.value));
+          p.forecast.decisions.push_back(
+              fmt::format("unit '{}' has a parameter slot of its own ({} bytes) and stays gathered from first to last use: smaller than "
+                          "larger pool slots",
+                          spec.units()[i].name, p.units[i].parameter_slot.value));
       return p;
     }
   }

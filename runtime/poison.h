@@ -1,4 +1,5 @@
-// Builds with TESSERA_POISON overwrite memory that must not be read again with NaN patterns, so that a stale view shows up as NaN, not as old values.
+// Builds with TESSERA_POISON overwrite memory that must not be read again with NaN patterns, so that a stale view shows up as NaN, not as
+// old values.
 #pragma once
 
 #include <cstddef>

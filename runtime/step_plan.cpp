@@ -74,7 +74,8 @@ class Planner {
     return true;
   }
 
-  // Starts the gathers of the next `prefetch` units that the caller will open after event `from`; in order, so that none overtakes a sooner one.
+  // Starts the gathers of the next `prefetch` units that the caller will open after event `from`; in order, so that none overtakes a sooner
+  // one.
   void look_ahead(std::size_t from) {
     now_ = from;
     int ahead = 0;

@@ -1,7 +1,7 @@
 // From an order of leases to a plan of gathers and releases: which unit to gather when, and which to give up for it. Pure.
 //
-// The rule is Belady's, looking only as far ahead as the prefetch depth: before the caller needs a unit it is gathered, if a slot is free or holds a unit that is
-// needed later than it; what is needed again before its slot is wanted stays.
+// The rule is Belady's, looking only as far ahead as the prefetch depth: before the caller needs a unit it is gathered, if a slot is free
+// or holds a unit that is needed later than it; what is needed again before its slot is wanted stays.
 #pragma once
 
 #include <vector>

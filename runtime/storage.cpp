@@ -82,7 +82,8 @@ Buffer Storage::zeroed(Bytes bytes, Category category) {
 
 Buffer Storage::extra(Bytes bytes, Category category, Bytes budget, const std::string& what) {
   if (budget > Bytes(0) && ledger_->current().total + bytes > budget)
-    throw UsageError(fmt::format("{} needs {} bytes more than the memory budget of {} leaves", what, (ledger_->current().total + bytes - budget).value, budget.value));
+    throw UsageError(fmt::format("{} needs {} bytes more than the memory budget of {} leaves", what,
+                                 (ledger_->current().total + bytes - budget).value, budget.value));
   return zeroed(bytes, category);
 }
 
@@ -99,7 +100,9 @@ Region Storage::owned_gradients(UnitId unit, std::size_t i) const {
   return inside(m.gradients, s.gradients_whole ? to_bytes(s.share, DType::f32) * communicator_.rank().value : Bytes(0));
 }
 
-Elements Storage::update_begin(const SegmentPlacement& s) const { return s.moments_whole ? Elements(0) : s.share * communicator_.rank().value; }
+Elements Storage::update_begin(const SegmentPlacement& s) const {
+  return s.moments_whole ? Elements(0) : s.share * communicator_.rank().value;
+}
 
 std::vector<shard::TensorRange> Storage::pieces(UnitId unit, const SegmentPlacement& s, Elements begin, Elements count) const {
   const Elements end = std::min(begin + count, s.content);

@@ -1,5 +1,5 @@
-// The life of a unit, as two small state machines: one for its parameters, one for its gradients. All legal transitions stand here; an illegal one is a
-// bug in the runtime and throws std::logic_error.
+// The life of a unit, as two small state machines: one for its parameters, one for its gradients. All legal transitions stand here; an
+// illegal one is a bug in the runtime and throws std::logic_error.
 //
 //   parameters:  sharded --gather--> gathering --arrive--> gathered --lease--> leased
 //                   ^------------------release---------------'  ^----close-------'

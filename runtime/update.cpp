@@ -15,7 +15,8 @@
 
 namespace tessera::runtime {
 
-Update::Update(Context& context, Storage& storage, const GradientSchedule& gradients) : context_(context), storage_(storage), gradients_(gradients) {
+Update::Update(Context& context, Storage& storage, const GradientSchedule& gradients)
+    : context_(context), storage_(storage), gradients_(gradients) {
   for (const UnitSpec& u : context.spec().units()) steps_.emplace_back(u.tensors.size(), 0);
 }
 
@@ -41,7 +42,8 @@ void Update::gather_gradients() {
       const Region own = storage_.owned_gradients(unit, i);
       const Buffer& whole = storage_.segment(unit, i).gradients;
       pending.push_back(context_.communicator().all_gather({own.data, own.owner}, {whole.data(), whole.owner()}, s.share, DType::f32,
-                                                           context_.label(Channel::reduce, unit, static_cast<int>(i)), context_.stream(Channel::reduce)));
+                                                           context_.label(Channel::reduce, unit, static_cast<int>(i)),
+                                                           context_.stream(Channel::reduce)));
     }
   }
   for (Pending& p : pending) context_.wait(p, "wait gradients", kNoUnit);
@@ -59,13 +61,15 @@ NormVerdict Update::norm(double gradient_scale, NormType type) {
     for (std::size_t i = 0; i < storage_.unit(unit).segments.size(); ++i) {
       const SegmentPlacement& s = storage_.unit(unit).segments[i];
       if (!s.trainable) continue;
-      // A replicated segment is whole everywhere: one rank counts it. All others are counted by the owners of their shares, whatever the stage.
+      // A replicated segment is whole everywhere: one rank counts it. All others are counted by the owners of their shares, whatever the
+      // stage.
       if (s.replicated && static_cast<int>(u) % context_.communicator().size() != rank.value) continue;
       const Elements skip = s.replicated || !whole_sum_needed(s) ? Elements(0) : s.share * rank.value;
       const float* values = summed(unit, i) + skip.value;
       const Elements count = s.replicated ? s.full : s.share;
       if (type == NormType::infinity) largest = std::max(largest, shard::max_norm(values, count, scale, sum->non_finite));
-      else for (int t = 0; t < times; ++t) shard::add_norm(*sum, values, count, scale, type == NormType::one ? 1 : 2);
+      else
+        for (int t = 0; t < times; ++t) shard::add_norm(*sum, values, count, scale, type == NormType::one ? 1 : 2);
     }
   }
   sum->normalize();
@@ -143,7 +147,8 @@ void Update::gather_parameters() {
       const Region own = storage_.owned_parameters(unit, i);
       const Buffer& whole = storage_.segment(unit, i).parameters;
       pending.push_back(context_.communicator().all_gather({own.data, own.owner}, {whole.data(), whole.owner()}, s.share, s.dtype,
-                                                           context_.label(Channel::gather, unit, static_cast<int>(i)), context_.stream(Channel::gather)));
+                                                           context_.label(Channel::gather, unit, static_cast<int>(i)),
+                                                           context_.stream(Channel::gather)));
     }
   }
   for (Pending& p : pending) context_.wait(p, "wait parameters", kNoUnit);

@@ -55,7 +55,7 @@ FlatLayout::FlatLayout(const UnitSpec& unit, int shards) {
 
 std::vector<TensorRange> FlatLayout::pieces(int segment, Elements begin, Elements count) const {
   const Segment& s = segments_.at(static_cast<std::size_t>(segment));
-  if (begin.value < 0 || count.value < 0 || begin > s.full || count > s.full - begin)
+  if (begin.value < 0 || count.value < 0 || count > s.full - begin)
     throw UsageError(fmt::format("elements [{}, {} + {}) reach outside segment {} of {} elements", begin.value, begin.value,
                                  count.value, segment, s.full.value));
   const Elements end = begin + count;

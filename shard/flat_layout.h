@@ -1,13 +1,13 @@
-// Who owns element i. A unit's tensors are laid end to end into a flat; the flat has one segment per (dtype, trainable), each cut into equal
-// shards. Pure arithmetic: (unit, number of shards) in, offsets out; nothing here communicates or allocates tensor data.
+// Who owns element i. A unit's tensors are laid end to end into a flat; the flat has one segment per (dtype, trainable), each cut into
+// equal shards. Pure arithmetic: (unit, number of shards) in, offsets out; nothing here communicates or allocates tensor data.
 //
 //   segment 0 (fp32, trainable)                      segment 1 (fp32, frozen)
 //   | wq ....|pad| wk ....|pad| bias |  padding   |  | table ..............|padding|
 //   |<---- shard 0 ---->|<---- shard 1 ---->|        |<-- shard 0 -->|<-- shard 1 -->|
 //
 // Offsets are in elements and the same for every dtype and number of shards: tensors start at multiples of 64, tensors of 4,096 elements
-// or more at multiples of 1,024; shards are multiples of 1,024. So views are aligned and no norm block (1,024 elements from the segment's start) is cut.
-// A segment whose padding would exceed its content is replicated: one shard, held by every rank.
+// or more at multiples of 1,024; shards are multiples of 1,024. So views are aligned and no norm block (1,024 elements from the segment's
+// start) is cut. A segment whose padding would exceed its content is replicated: one shard, held by every rank.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@
 
 namespace tessera::shard {
 
-inline constexpr std::int64_t kTensorAlignment = 64;        // elements
-inline constexpr std::int64_t kLargeTensor = 4096;          // elements, from here on aligned to a block
-inline constexpr std::int64_t kBlock = 1024;                // elements: norm blocks, shard granularity
+inline constexpr std::int64_t kTensorAlignment = 64;  // elements
+inline constexpr std::int64_t kLargeTensor = 4096;    // elements, from here on aligned to a block
+inline constexpr std::int64_t kBlock = 1024;          // elements: norm blocks, shard granularity
 
 /// Where a tensor lies.
 struct TensorPlace {
@@ -32,12 +32,12 @@ struct TensorPlace {
 struct Segment {
   DType dtype = DType::f32;
   Training training = Training::trainable;
-  bool replicated = false;  ///< every rank holds it whole
-  int shards = 1;           ///< W, or 1 where replicated
-  Elements content{};       ///< end of the last tensor, from the segment's start
-  Elements full{};          ///< with padding; shards · per_shard
-  Elements per_shard{};     ///< of one shard; == full where there is one shard
-  std::vector<int> tensors; ///< indices into UnitSpec::tensors, in order of flat_offset
+  bool replicated = false;   ///< every rank holds it whole
+  int shards = 1;            ///< W, or 1 where replicated
+  Elements content{};        ///< end of the last tensor, from the segment's start
+  Elements full{};           ///< with padding; shards · per_shard
+  Elements per_shard{};      ///< of one shard; == full where there is one shard
+  std::vector<int> tensors;  ///< indices into UnitSpec::tensors, in order of flat_offset
 };
 
 /// A piece of a tensor that lies inside a range of its segment.

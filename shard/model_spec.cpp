@@ -1,6 +1,7 @@
 #include "tessera/model_spec.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -78,7 +79,7 @@ UnitBuilder ModelSpec::unit(std::string name) {
 void ModelSpec::order(std::vector<UnitId> forward) {
   std::vector<int> counts(units_.size(), 0);
   for (const UnitId id : forward) {
-    if (id.value < 0 || static_cast<std::size_t>(id.value) >= units_.size())
+    if (static_cast<std::size_t>(id.value) >= units_.size())  // -1, no unit, is the largest of all
       throw UsageError(fmt::format("order names unit #{}, but the model has {} units", id.value, units_.size()));
     ++counts[static_cast<std::size_t>(id.value)];
   }

@@ -27,11 +27,12 @@ struct OptimizerRange {
   Elements count{};
 };
 
-/// Throws UsageError naming optimizer, field and value: betas and momentum lie in [0, 1), eps and decay are finite and not negative, Nesterov needs
-/// momentum.
+/// Throws UsageError naming optimizer, field and value: betas and momentum lie in [0, 1), eps and decay are finite and not negative,
+/// Nesterov needs momentum.
 void check(const Optimizer& optimizer);
 
-/// State starts as zeros. Hyperparameters are the fp32 values given, not the decimals they were written as (0.999f is 0.99900001). Scalars that depend on the step alone (bias corrections) are computed in double.
+/// State starts as zeros. Hyperparameters are the fp32 values given, not the decimals they were written as (0.999f is 0.99900001). Scalars
+/// that depend on the step alone (bias corrections) are computed in double.
 void update(const Optimizer& optimizer, const OptimizerStep& step, const OptimizerRange& range);
 
 }  // namespace tessera::shard

@@ -111,7 +111,7 @@ void MpiCommunicator::interrupt(const std::string& cause) {
 void MpiCommunicator::resume() {
   const std::int32_t epoch = context_->wait_for_operations();
   courier_->post([context = context_] { context->ask_to_resume(); });
-  if (const Cause why = context_->wait_for_epoch_after(epoch)) raise(*why, dump());
+  if (const Cause why = context_->wait_for_epoch_after(epoch)) raise(*why, {}, dump());
 }
 
 void MpiCommunicator::leave() noexcept {

@@ -230,6 +230,7 @@ void Context::fail(Failure failure, Tell tell, const std::vector<Rank>& dead) {
     exchange = nullptr;
   }
   wire_.cancel_receives(this);  // of a drain
+  inquest_.reset();
   end_failing_at_ = Clock::now() + kCancelling;
   std::vector<std::shared_ptr<Operation>> unstarted;
   for (auto& waiting : waiting_turn_) {
@@ -292,6 +293,14 @@ void Context::process_died(Rank world_rank) {
     }
     failure.message = fmt::format("rank {} on {} did not answer: dead, stopped or cut off from the network", r, group_.hosts[r]);
     fail(std::move(failure), Tell::members, {world_rank});
+  }
+}
+
+void Context::process_left(Rank world_rank) {
+  for (std::size_t r = 0; r < peers_.size(); ++r) {
+    if (group_.world_ranks[r] != world_rank) continue;
+    peers_[r].gone = true;
+    if (inquest_) inquest_->answers[r] = Answer{};
   }
 }
 

@@ -78,6 +78,7 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
   void fail(Failure failure, Tell tell, const std::vector<Rank>& dead = {});
   void abort(const std::string& cause);
   void process_died(Rank world_rank);
+  void process_left(Rank world_rank);  ///< it holds no communicator any more
   void take(Rank world_source, const SignalHead& head, const std::byte* data, std::size_t size);
   void poll(Clock::time_point now);
   bool busy() const;

@@ -154,6 +154,7 @@ void Courier::take(Rank source, const std::byte* data, std::size_t size) {
   if (farewell_) farewell_->heard[static_cast<std::size_t>(source.value)] = Clock::now();
   if (head.kind == SignalKind::goodbye) {
     goodbyes_.insert(source);
+    for (const auto& [id, context] : contexts_) context->process_left(source);
     return;
   }
   const auto found = contexts_.find(head.context);

@@ -197,7 +197,7 @@ void Hub::resume(Rank rank) {
       const core::MutexLock lock(mutex_);
       dump = member(rank).recorder->dump();
     }
-    raise(*why, dump);
+    raise(*why, {}, dump);
   }
 }
 

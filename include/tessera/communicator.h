@@ -45,9 +45,9 @@ struct Label {
   Channel channel = Channel::control;
   UnitId unit = kNoUnit;
   std::int64_t step = -1;
-  std::int64_t leaf = -1;     ///< this rank's micro-batch number within the step; the same on all ranks
-  std::int32_t use = 0;       ///< which use of the unit in the leaf, or which segment of the flat
-  std::uint64_t detail = 0;   ///< anything else that must be equal on all ranks (a set of tensors, a hash)
+  std::int64_t leaf = -1;    ///< this rank's micro-batch number within the step; the same on all ranks
+  std::int32_t use = 0;      ///< which use of the unit in the leaf, or which segment of the flat
+  std::uint64_t detail = 0;  ///< anything else that must be equal on all ranks (a set of tensors, a hash)
 };
 
 /// Memory a collective reads, and what keeps it alive until the operation is over. An empty owner leaves that to the caller.
@@ -73,8 +73,8 @@ class [[nodiscard]] TESSERA_API Pending {
   Pending& operator=(Pending&& other) noexcept;
   ~Pending();
 
-  bool done() const;           ///< finished or failed; does not block
-  void wait_host();            ///< blocks the caller; throws CommFailure or StepInterrupted
+  bool done() const;             ///< finished or failed; does not block
+  void wait_host();              ///< blocks the caller; throws CommFailure or StepInterrupted
   void wait_on(Stream& stream);  ///< what is enqueued on `stream` later runs after this operation; does not block
 
  private:
@@ -102,10 +102,10 @@ struct OperationRecord {
   Verb verb{};
   Label label{};
   std::int64_t sequence = 0;
-  Bytes bytes{};                                     ///< of the full buffer
+  Bytes bytes{};                                                             ///< of the full buffer
   std::chrono::steady_clock::time_point submitted{}, started{}, finished{};  ///< epoch where not yet
   bool failed = false;
-  std::vector<Rank> waiting_for{};                   ///< peers that had not come when it failed or was dumped
+  std::vector<Rank> waiting_for{};  ///< peers that had not come when it failed or was dumped
 };
 
 class TESSERA_API Communicator {
@@ -116,7 +116,7 @@ class TESSERA_API Communicator {
 
   Rank rank() const { return rank_; }
   int size() const { return size_; }
-  virtual std::string_view transport() const = 0;  ///< "thread", "mpi" ...
+  virtual std::string_view transport() const = 0;    ///< "thread", "mpi" ...
   virtual std::string host_of(Rank rank) const = 0;  ///< host name, known since start-up
 
   /// `full` on every rank becomes the shards in rank order. `shard` may be the rank's own range of `full`.
@@ -125,8 +125,8 @@ class TESSERA_API Communicator {
   /// `shard` on rank r becomes the sum over ranks of elements [r·per_rank, (r+1)·per_rank) of their `full`, in rank order.
   /// `shard` holds elements of `shard_dtype` where one is given, else of `dtype`: f32 for a `full` of bf16 or f16, so that a sum that goes
   /// onward over several calls is never rounded between them; the two regions must then not overlap.
-  Pending reduce_scatter(ConstRegion full, Region shard, Elements per_rank, DType dtype, Fold fold, const Label& label,
-                         Stream& stream, std::optional<DType> shard_dtype = {});
+  Pending reduce_scatter(ConstRegion full, Region shard, Elements per_rank, DType dtype, Fold fold, const Label& label, Stream& stream,
+                         std::optional<DType> shard_dtype = {});
 
   /// `data` on every rank becomes the sum (in rank order), maximum or minimum over ranks, element by element.
   /// NaN wins a maximum or minimum.
@@ -143,7 +143,8 @@ class TESSERA_API Communicator {
   virtual std::shared_ptr<Communicator> split(int color, int key, std::shared_ptr<MemoryLedger> ledger,
                                               std::chrono::milliseconds deadline) = 0;
 
-  /// Bytes of scratch that a communicator of `size` ranks from split() holds. Local and pure: the forecast asks before anything is allocated.
+  /// Bytes of scratch that a communicator of `size` ranks from split() holds. Local and pure: the forecast asks before anything is
+  /// allocated.
   virtual Bytes scratch_bytes(int size) const = 0;
 
   /// True where the shards of a unit already form its full flat for every rank, so that a gather copies nothing and needs no slot.
@@ -165,16 +166,16 @@ class TESSERA_API Communicator {
   /// again, equal on all ranks. Throws CommFailure if a rank has left or does not come within the deadline.
   virtual void resume() = 0;
 
-  /// Local, does not block for peers. Announces the last sequence number of each channel: peers that wait for a later operation throw CommFailure at
-  /// once, naming this rank and both numbers. Called by the destructor too. After it, every verb throws UsageError.
+  /// Local, does not block for peers. Announces the last sequence number of each channel: peers that wait for a later operation throw
+  /// CommFailure at once, naming this rank and both numbers. Called by the destructor too. After it, every verb throws UsageError.
   virtual void leave() noexcept = 0;
   /// Like leave, but because of an error: peers' pending and later operations throw CommFailure naming this rank and the cause.
   virtual void abort(const std::string& cause) noexcept = 0;
 
   std::int64_t submitted(Channel channel) const;  ///< operations so far on this channel, since construction or resume()
   virtual Traffic traffic() const = 0;
-  std::vector<OperationRecord> recent() const;    ///< the last 64 operations, oldest first
-  std::string dump() const;                       ///< recent() as text
+  std::vector<OperationRecord> recent() const;  ///< the last 64 operations, oldest first
+  std::string dump() const;                     ///< recent() as text
   /// Called on a worker thread whenever an operation ends. Set it before the first operation.
   void on_finish(std::function<void(const OperationRecord&)> callback);
   /// Later operations get `deadline` more time. For phases that are known to be long (compilation, evaluation on one rank).

@@ -6,12 +6,12 @@
 //                            auto g = engine.gradients(block);   backward(w["weight"], g["weight"], ...); }
 //   engine.step({.learning_rate = 1e-3f, .gradient_scale = 1.0 / samples});
 //
-// Invariants. A step's gradient is the sum over leaves 0, 1, 2 ... in that order, leaf a*W + r being micro-batch a of rank r: the same bits for
-// every number of ranks that divides the leaves, and for every stage. Gathered units keep to the slots of the plan. What a lease shows is what the last step, set or
-// initialize left.
+// Invariants. A step's gradient is the sum over leaves 0, 1, 2 ... in that order, leaf a*W + r being micro-batch a of rank r: the same bits
+// for every number of ranks that divides the leaves, and for every stage. Gathered units keep to the slots of the plan. What a lease shows
+// is what the last step, set or initialize left.
 //
-// Every rank makes the same calls in the same order; where ranks differ all of them throw. One thread uses an engine at a time. Leases and scopes are destroyed before
-// the engine. Destructors never throw: what they find is thrown by the next call.
+// Every rank makes the same calls in the same order; where ranks differ all of them throw. One thread uses an engine at a time. Leases and
+// scopes are destroyed before the engine. Destructors never throw: what they find is thrown by the next call.
 #pragma once
 
 #include <cstdint>
@@ -105,8 +105,8 @@ class TESSERA_API ParameterLease {
   std::unique_ptr<detail::ParameterLeaseState> state_;
 };
 
-/// The right to add to a unit's gradients, until the lease ends. Views hold zeros, or what earlier leases of the same leaf added: add, never assign.
-/// When the last declared use closes, the unit's reduction over ranks starts.
+/// The right to add to a unit's gradients, until the lease ends. Views hold zeros, or what earlier leases of the same leaf added: add,
+/// never assign. When the last declared use closes, the unit's reduction over ranks starts.
 class TESSERA_API GradientLease {
  public:
   GradientLease(GradientLease&&) noexcept;
@@ -127,7 +127,8 @@ class TESSERA_API GradientLease {
   std::unique_ptr<detail::GradientLeaseState> state_;
 };
 
-/// One leaf: one micro-batch of this rank. Gradients are taken inside it. If an exception leaves the scope, nothing more is reduced and all ranks get StepInterrupted.
+/// One leaf: one micro-batch of this rank. Gradients are taken inside it. If an exception leaves the scope, nothing more is reduced and all
+/// ranks get StepInterrupted.
 class TESSERA_API MicroBatch {
  public:
   MicroBatch(MicroBatch&&) noexcept;
@@ -173,7 +174,8 @@ class TESSERA_API Engine {
   const ModelSpec& spec() const;
   const Options& options() const;
 
-  /// Collective. Calls `fill` for each tensor range this rank owns, so the whole model exists nowhere; ranks agree on the result even if their fills do not.
+  /// Collective. Calls `fill` for each tensor range this rank owns, so the whole model exists nowhere; ranks agree on the result even if
+  /// their fills do not.
   void initialize(const Fill& fill);
   /// Collective. The same for one tensor, between steps. The next gather shows the new values.
   void set(UnitId unit, std::string_view tensor, const Fill& fill);
@@ -189,7 +191,8 @@ class TESSERA_API Engine {
   /// Local; may wait for an earlier reduction to give its slot back. Inside a micro_batch() only. Needs no gather.
   [[nodiscard]] GradientLease gradients(UnitId unit);
 
-  /// Collective, before step(): this rank's values, one for each leaf in order. Returns the sum over leaves 0, 1, 2 ... of all ranks, in fp64, the same on all.
+  /// Collective, before step(): this rank's values, one for each leaf in order. Returns the sum over leaves 0, 1, 2 ... of all ranks, in
+  /// fp64, the same on all.
   double sum(std::span<const double> values);
   double sum(std::initializer_list<double> values) { return sum(std::span<const double>(values.begin(), values.size())); }
   double sum(double value) { return sum(std::span<const double>(&value, 1)); }
@@ -198,20 +201,20 @@ class TESSERA_API Engine {
   /// UsageError on all where one has a live lease, an open scope, no leaf, or other options; leaf counts are compared there.
   StepResult step(const StepOptions& options);
 
-  /// Collective, after StepInterrupted (or this rank's own exception): drops the step's leaves on all ranks. The caller starts the step again.
-  /// CommFailure if a rank has left or does not come within the deadline.
+  /// Collective, after StepInterrupted (or this rank's own exception): drops the step's leaves on all ranks. The caller starts the step
+  /// again. CommFailure if a rank has left or does not come within the deadline.
   void restart_step();
 
   /// Later operations get this deadline, for phases known to be long.
   void set_deadline(std::chrono::milliseconds deadline);
 
-  std::int64_t steps() const;             ///< applied so far
-  MemoryForecast forecast() const;        ///< made at construction
-  StepPlan plan() const;                  ///< of the next leaf; empty where nothing is known yet or nothing needs gathering
-  MemoryBytes memory() const;             ///< the ledger, now
-  RankReport report() const;              ///< of this rank
-  std::vector<RankReport> reports();      ///< Collective. Of all ranks, on all ranks.
-  std::string dump() const;               ///< the last operations of this rank, one a line
+  std::int64_t steps() const;         ///< applied so far
+  MemoryForecast forecast() const;    ///< made at construction
+  StepPlan plan() const;              ///< of the next leaf; empty where nothing is known yet or nothing needs gathering
+  MemoryBytes memory() const;         ///< the ledger, now
+  RankReport report() const;          ///< of this rank
+  std::vector<RankReport> reports();  ///< Collective. Of all ranks, on all ranks.
+  std::string dump() const;           ///< the last operations of this rank, one a line
   /// Padding elements of this rank's shards, gradients and moments that are not zero: none, ever. For tests.
   Elements dirty_padding() const;
   /// Units whose full parameters are held now though no lease is alive. For tests.

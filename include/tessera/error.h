@@ -36,8 +36,7 @@ class TESSERA_API RuntimeFailure : public Error {
 class TESSERA_API CommFailure : public RuntimeFailure {
  public:
   CommFailure(const std::string& message, std::vector<Rank> culprits_, std::string verb_, std::string unit_, std::string dump_)
-      : RuntimeFailure(message), culprits(std::move(culprits_)), verb(std::move(verb_)), unit(std::move(unit_)),
-        dump(std::move(dump_)) {}
+      : RuntimeFailure(message), culprits(std::move(culprits_)), verb(std::move(verb_)), unit(std::move(unit_)), dump(std::move(dump_)) {}
   std::vector<Rank> culprits;  ///< the ranks that are missing, or that disagree
   std::string verb;            ///< "reduce_scatter" ...
   std::string unit;            ///< name of the unit, empty for control traffic
@@ -47,10 +46,12 @@ class TESSERA_API CommFailure : public RuntimeFailure {
 /// A rank's step was unwound by an exception. All ranks may call Engine::restart_step() and go on.
 class TESSERA_API StepInterrupted : public RuntimeFailure {
  public:
-  StepInterrupted(const std::string& message, Rank rank_, std::string cause_)
-      : RuntimeFailure(message), rank(rank_), cause(std::move(cause_)) {}
+  StepInterrupted(const std::string& message, Rank rank_, std::string cause_, std::string verb_, std::string unit_)
+      : RuntimeFailure(message), rank(rank_), cause(std::move(cause_)), verb(std::move(verb_)), unit(std::move(unit_)) {}
   Rank rank;          ///< whose step was unwound first
   std::string cause;  ///< what() of its exception, where it is known
+  std::string verb;   ///< where this rank was: the operation it waited in, else its last one that belongs to a unit
+  std::string unit;   ///< and that operation's unit
 };
 
 /// Memory could not be had.

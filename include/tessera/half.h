@@ -29,8 +29,14 @@ struct f16 {
     const auto u = std::bit_cast<std::uint32_t>(x);
     const auto sign = static_cast<std::uint16_t>((u >> 16) & 0x8000u);
     const std::uint32_t a = u & 0x7fffffffu;
-    if (a > 0x7f800000u) { bits = static_cast<std::uint16_t>(sign | 0x7e00u); return; }
-    if (a >= 0x477ff000u) { bits = static_cast<std::uint16_t>(sign | 0x7c00u); return; }  // 65520 and above round to infinity
+    if (a > 0x7f800000u) {
+      bits = static_cast<std::uint16_t>(sign | 0x7e00u);
+      return;
+    }
+    if (a >= 0x477ff000u) {
+      bits = static_cast<std::uint16_t>(sign | 0x7c00u);
+      return;
+    }                       // 65520 and above round to infinity
     if (a < 0x38800000u) {  // below 2^-14: a multiple of 2^-24; adding 0.5 rounds at that place
       const float shifted = std::bit_cast<float>(a) + 0.5f;
       bits = static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u));

@@ -26,8 +26,8 @@ enum class Category : std::uint8_t {
 inline constexpr int kCategories = 8;
 
 constexpr std::string_view name_of(Category c) {
-  constexpr std::array<std::string_view, kCategories> names = {"parameters", "master", "moments", "gradients",
-      "full_parameters", "full_gradients", "communication", "staging"};
+  constexpr std::array<std::string_view, kCategories> names = {"parameters",      "master",         "moments",       "gradients",
+                                                               "full_parameters", "full_gradients", "communication", "staging"};
   return names[static_cast<std::size_t>(c)];
 }
 
@@ -71,7 +71,9 @@ class TESSERA_API Buffer {
   std::byte* data() const { return data_.get(); }
   Bytes bytes() const { return bytes_; }
   template <class T>
-  T* as() const { return reinterpret_cast<T*>(data_.get()); }
+  T* as() const {
+    return reinterpret_cast<T*>(data_.get());
+  }
   explicit operator bool() const { return data_ != nullptr; }
   const std::shared_ptr<std::byte>& owner() const { return data_; }
 

@@ -34,8 +34,7 @@ class ModelSpec;
 /// Declares tensors of the unit just added. A temporary: convert it to a UnitId, do not keep it.
 class UnitBuilder {
  public:
-  UnitBuilder& tensor(std::string name, std::vector<std::int64_t> shape, DType dtype = DType::f32,
-                      Training training = Training::trainable);
+  UnitBuilder& tensor(std::string name, std::vector<std::int64_t> shape, DType dtype = DType::f32, Training training = Training::trainable);
   UnitBuilder& uses(int n);
   UnitBuilder& optional();
   operator UnitId() const { return id_; }
@@ -63,8 +62,8 @@ class ModelSpec {
   const UnitSpec& operator[](UnitId id) const { return units_.at(static_cast<std::size_t>(id.value)); }
   const std::vector<UnitId>& order() const { return order_; }
   Elements elements() const { return elements_; }  ///< of all tensors, without padding
-  Elements trainable_elements() const;  ///< without padding
-  std::uint64_t fingerprint() const;    ///< equal for equal specs; voted on at setup
+  Elements trainable_elements() const;             ///< without padding
+  std::uint64_t fingerprint() const;               ///< equal for equal specs; voted on at setup
 
  private:
   friend class UnitBuilder;

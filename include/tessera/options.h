@@ -92,7 +92,8 @@ enum class NormType : std::uint8_t { one, two, infinity };
 
 struct StepOptions {
   float learning_rate = 1e-3f;
-  /// Multiplies every gradient once, in fp32, before norm and update: 1 / (tokens or samples of all ranks). Gradients are summed, never averaged.
+  /// Multiplies every gradient once, in fp32, before norm and update: 1 / (tokens or samples of all ranks). Gradients are summed, never
+  /// averaged.
   double gradient_scale = 1.0;
   /// The norm above which gradients are scaled down by clip_norm / (norm + 1e-6); 0 is off.
   double clip_norm = 0.0;
@@ -104,8 +105,8 @@ struct StepResult {
   std::string reason{};        ///< why not: which ranks saw how many NaN or infinite elements
   double gradient_norm = 0.0;  ///< of the scaled gradient over all trainable elements, before clipping; the same on every rank
   double clip_factor = 1.0;
-  std::int64_t step = 0;       ///< steps applied so far, this one included
-  int leaves = 0;              ///< micro-batches of all ranks that went into it
+  std::int64_t step = 0;  ///< steps applied so far, this one included
+  int leaves = 0;         ///< micro-batches of all ranks that went into it
 };
 
 }  // namespace tessera

@@ -13,7 +13,8 @@
 
 namespace tessera {
 
-/// One line of a plan. Lines that follow an expected event are carried out when that event happens; those before the first, when the scope opens.
+/// One line of a plan. Lines that follow an expected event are carried out when that event happens; those before the first, when the scope
+/// opens.
 struct PlanStep {
   enum class Kind : std::uint8_t {
     open,     ///< expected event: the caller leases the unit's parameters

@@ -20,8 +20,8 @@ struct SafetensorsEntry {
 };
 
 /// An open file whose header has been read and checked in full. Throws CheckpointError, naming path and fault, for a file that is missing,
-/// truncated, has trailing bytes, holes, overlaps, offsets that do not match dtype and shape, duplicate names, a dtype this library does not
-/// hold, or a header over 100 MB or not JSON.
+/// truncated, has trailing bytes, holes, overlaps, offsets that do not match dtype and shape, duplicate names, a dtype this library does
+/// not hold, or a header over 100 MB or not JSON.
 class TESSERA_API SafetensorsReader {
  public:
   explicit SafetensorsReader(std::string path);
@@ -39,10 +39,15 @@ class TESSERA_API SafetensorsReader {
 };
 
 /// Writes to a temporary name beside `path`; close() syncs it and renames it into place. Without close() nothing is left behind.
-/// Tensors must be written in the order and sizes announced. Throws CheckpointError with path and cause, UsageError for a wrong order or size.
+/// Tensors must be written in the order and sizes announced. Throws CheckpointError with path and cause, UsageError for a wrong order or
+/// size.
 class TESSERA_API SafetensorsWriter {
  public:
-  struct Tensor { std::string name; DType dtype = DType::f32; std::vector<std::int64_t> shape; };
+  struct Tensor {
+    std::string name;
+    DType dtype = DType::f32;
+    std::vector<std::int64_t> shape;
+  };
   SafetensorsWriter(std::string path, std::vector<Tensor> tensors);
   ~SafetensorsWriter();
   void write(const std::string& name, const void* data, Bytes bytes);  ///< may be called several times for consecutive parts of a tensor

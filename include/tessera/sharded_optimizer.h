@@ -1,5 +1,5 @@
-// The smallest use: a program that has its own full parameters and gradients on every rank replaces its AdamW by this and keeps everything else.
-// Moments, master copy and summed gradients are sharded (ZeRO stages 1 and 2); parameters and gradients stay the caller's, whole.
+// The smallest use: a program that has its own full parameters and gradients on every rank replaces its AdamW by this and keeps everything
+// else. Moments, master copy and summed gradients are sharded (ZeRO stages 1 and 2); parameters and gradients stay the caller's, whole.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ class TESSERA_API ShardedOptimizer {
   ShardedOptimizer(const World& world, std::vector<OwnTensor> tensors, Options options = {}, Elements unit_elements = Elements(1 << 22));
   ~ShardedOptimizer();
 
-  /// Collective. Sums the gradients of all ranks in rank order, scales, clips, updates, and writes the new values into every rank's parameters.
+  /// Collective. Sums the gradients of all ranks in rank order, scales, clips, updates, and writes the new values into every rank's
+  /// parameters.
   StepResult step(const StepOptions& options);
   RankReport report() const;
 

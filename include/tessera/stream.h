@@ -33,9 +33,9 @@ class TESSERA_API Stream {
 
   /// Does not block. `work` must not throw.
   void enqueue(std::function<void()> work);
-  Event record();                   ///< complete when everything enqueued so far has run
-  void wait(const Event& event);    ///< what is enqueued later runs after `event`
-  void synchronize();               ///< blocks the caller until the queue is empty
+  Event record();                 ///< complete when everything enqueued so far has run
+  void wait(const Event& event);  ///< what is enqueued later runs after `event`
+  void synchronize();             ///< blocks the caller until the queue is empty
   const std::string& name() const;
 
  private:

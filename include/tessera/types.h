@@ -23,8 +23,14 @@ struct Count {
   constexpr Count() = default;
   constexpr explicit Count(std::int64_t v) : value(v) {}
 
-  constexpr Count& operator+=(Count o) { value += o.value; return *this; }
-  constexpr Count& operator-=(Count o) { value -= o.value; return *this; }
+  constexpr Count& operator+=(Count o) {
+    value += o.value;
+    return *this;
+  }
+  constexpr Count& operator-=(Count o) {
+    value -= o.value;
+    return *this;
+  }
   friend constexpr Count operator+(Count a, Count b) { return Count(a.value + b.value); }
   friend constexpr Count operator-(Count a, Count b) { return Count(a.value - b.value); }
   friend constexpr Count operator*(Count a, std::int64_t n) { return Count(a.value * n); }

@@ -106,8 +106,10 @@ TEST_CASE("layout: random segments are padded to whole blocks per shard, or repl
       if (segment.replicated) {
         ++replicated;
         CHECK(segment.shards == 1);
+        const std::int64_t multiple = segment.content.value < kBlock ? kTensorAlignment : kBlock;
+        CHECK(segment.full.value % multiple == 0);
         CHECK(segment.full >= segment.content);
-        CHECK(segment.full - segment.content < Elements(segment.content.value < kBlock ? kTensorAlignment : kBlock));
+        CHECK(segment.full - segment.content < Elements(multiple));
       } else {
         CHECK(segment.shards == shards);
         CHECK(segment.full.value == segment.content.value + padding);

@@ -48,7 +48,9 @@ Case random_case(std::mt19937& random) {
 
 }  // namespace
 
-TEST_CASE("plan: for any order of leases, slots are never exceeded, live units never released, every gather has one release, events keep their order") {
+TEST_CASE(
+    "plan: for any order of leases, slots are never exceeded, live units never released, every gather has one release, events keep their "
+    "order") {
   std::mt19937 random(20261201);
   for (int round = 0; round < 3000; ++round) {
     const Case c = random_case(random);

@@ -1,4 +1,5 @@
-// When something goes wrong on one rank: every other rank learns of it within the deadline, by name, and where the program wants to go on it can.
+// When something goes wrong on one rank: every other rank learns of it within the deadline, by name, and where the program wants to go on
+// it can.
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
@@ -22,7 +23,9 @@ enum class Place { first_forward, last_forward, first_backward, inside_gradients
 
 void leaf_with_exception(Engine& engine, const Toy& toy, std::uint64_t number, bool throws, Place place) {
   const MicroBatch leaf = engine.micro_batch();
-  const auto here = [&](Place p) { if (throws && p == place) throw std::runtime_error("the caller's own"); };
+  const auto here = [&](Place p) {
+    if (throws && p == place) throw std::runtime_error("the caller's own");
+  };
   for (std::size_t i = 0; i < toy.forward.size(); ++i) {
     const ParameterLease w = engine.gather(toy.forward[i]);
     if (i == 0) here(Place::first_forward);
@@ -41,7 +44,10 @@ void leaf_with_exception(Engine& engine, const Toy& toy, std::uint64_t number, b
 
 }  // namespace
 
-RANK_TEST("B9: after an exception in one rank's forward or backward the others get StepInterrupted naming it, and after restart_step the bits are those of the undisturbed run") (World& world) {
+RANK_TEST(
+    "B9: after an exception in one rank's forward or backward the others get StepInterrupted naming it, and after restart_step the bits "
+    "are those of the undisturbed run")
+(World& world) {
   const Toy toy = toy_model();
   for (const Stage stage : kStages) {
     std::vector<float> expected;
@@ -57,7 +63,8 @@ RANK_TEST("B9: after an exception in one rank's forward or backward the others g
     Engine engine(world, toy.spec, {.stage = stage});
     engine.initialize(fill_toy);
     int s = 0;
-    for (const Place place : {Place::first_forward, Place::last_forward, Place::first_backward, Place::inside_gradients, Place::after_all}) {
+    for (const Place place :
+         {Place::first_forward, Place::last_forward, Place::first_backward, Place::inside_gradients, Place::after_all}) {
       CAPTURE(static_cast<int>(stage));
       CAPTURE(static_cast<int>(place));
       const bool throws = world.rank() == last(world);
@@ -70,9 +77,7 @@ RANK_TEST("B9: after an exception in one rank's forward or backward the others g
         interrupted = true;
         message = e.what();
         CHECK(e.rank == last(world));
-      } catch (const std::runtime_error& e) {
-        message = e.what();
-      }
+      } catch (const std::runtime_error& e) { message = e.what(); }
       CAPTURE(message);
       CHECK(interrupted == !throws);
       CHECK(message.find(throws ? "the caller's own" : "rank ") != std::string::npos);
@@ -89,7 +94,7 @@ RANK_TEST("B9: after an exception in one rank's forward or backward the others g
   }
 }
 
-RANK_TEST("an exception that crosses a gradient lease spoils the leaf even if it is caught inside") (World& world) {
+RANK_TEST("an exception that crosses a gradient lease spoils the leaf even if it is caught inside")(World& world) {
   const Toy toy = toy_model();
   Engine engine(world, toy.spec);
   const auto spoiled = [&] {
@@ -97,8 +102,7 @@ RANK_TEST("an exception that crosses a gradient lease spoils the leaf even if it
     try {
       const GradientLease g = engine.gradients(toy.forward[1]);
       throw std::runtime_error("caught inside");
-    } catch (const std::runtime_error&) {
-    }
+    } catch (const std::runtime_error&) {}
     leaf.close();
   };
   // UsageError here, or StepInterrupted with that cause where a peer was first.
@@ -111,7 +115,7 @@ RANK_TEST("an exception that crosses a gradient lease spoils the leaf even if it
   CHECK(engine.step({}).applied);
 }
 
-RANK_TEST("abandon() unwinds the step for code that returns errors: the next call throws StepInterrupted") (World& world) {
+RANK_TEST("abandon() unwinds the step for code that returns errors: the next call throws StepInterrupted")(World& world) {
   const Toy toy = toy_model();
   Engine engine(world, toy.spec);
   try {
@@ -129,7 +133,7 @@ RANK_TEST("abandon() unwinds the step for code that returns errors: the next cal
   CHECK(engine.step({}).applied);
 }
 
-RANK_TEST("two ranks that throw at once: the first cause is the one all hear, and all can restart") (World& world) {
+RANK_TEST("two ranks that throw at once: the first cause is the one all hear, and all can restart")(World& world) {
   const Toy toy = toy_model();
   Engine engine(world, toy.spec);
   for (int round = 0; round < 5; ++round) {
@@ -137,8 +141,7 @@ RANK_TEST("two ranks that throw at once: the first cause is the one all hear, an
       const MicroBatch leaf = engine.micro_batch();
       { const ParameterLease w = engine.gather(toy.forward[0]); }
       throw std::runtime_error("on every rank");
-    } catch (const std::runtime_error&) {
-    }
+    } catch (const std::runtime_error&) {}
     CHECK_THROWS_AS(engine.step({}), StepInterrupted);
     engine.restart_step();
   }
@@ -149,7 +152,10 @@ RANK_TEST("two ranks that throw at once: the first cause is the one all hear, an
   CHECK(engine.step({}).applied);
 }
 
-RANK_TEST("B28: a rank that stalls in the middle of a step: every other rank throws CommFailure within the deadline, naming it, the verb and the unit") (World& world) {
+RANK_TEST(
+    "B28: a rank that stalls in the middle of a step: every other rank throws CommFailure within the deadline, naming it, the verb and the "
+    "unit")
+(World& world) {
   if (world.size() == 1) return;
   const Toy toy = toy_model();
   for (const bool in_backward : {false, true}) {
@@ -169,9 +175,7 @@ RANK_TEST("B28: a rank that stalls in the middle of a step: every other rank thr
       if (!in_backward) run_toy_leaf(engine, toy.forward, 1);
       { const GradientLease g = engine.gradients(toy.forward[1]); }
       engine.step({});
-    } catch (const CommFailure& e) {
-      verb = e.verb, unit = e.unit, dump = e.dump, culprits = e.culprits;
-    }
+    } catch (const CommFailure& e) { verb = e.verb, unit = e.unit, dump = e.dump, culprits = e.culprits; }
     CHECK(std::chrono::steady_clock::now() - begin <= deadline + milliseconds(500));
     CHECK(culprits == std::vector<Rank>{last(world)});
     CHECK_FALSE(verb.empty());
@@ -181,7 +185,8 @@ RANK_TEST("B28: a rank that stalls in the middle of a step: every other rank thr
   }
 }
 
-RANK_TEST("B28: destroying the engine in the middle of a step ends the others with CommFailure at once, naming the rank that left") (World& world) {
+RANK_TEST("B28: destroying the engine in the middle of a step ends the others with CommFailure at once, naming the rank that left")
+(World& world) {
   if (world.size() == 1) return;
   const Toy toy = toy_model();
   const auto begin = std::chrono::steady_clock::now();
@@ -207,7 +212,7 @@ RANK_TEST("B28: destroying the engine in the middle of a step ends the others wi
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(15));
 }
 
-RANK_TEST("a rank that leaves instead of restarting ends the others' restart_step with CommFailure") (World& world) {
+RANK_TEST("a rank that leaves instead of restarting ends the others' restart_step with CommFailure")(World& world) {
   if (world.size() == 1) return;
   const Toy toy = toy_model();
   auto engine = std::make_unique<Engine>(world, toy.spec, Options{.deadline = std::chrono::seconds(20)});
@@ -216,13 +221,12 @@ RANK_TEST("a rank that leaves instead of restarting ends the others' restart_ste
     { const ParameterLease w = engine->gather(toy.forward[1]); }
     if (world.rank() == last(world)) throw std::runtime_error("gives up");
     engine->sum(1.0);
-  } catch (const std::exception&) {
-  }
+  } catch (const std::exception&) {}
   if (world.rank() == last(world)) engine.reset();
   else CHECK_THROWS_AS(engine->restart_step(), CommFailure);
 }
 
-RANK_TEST("B27: ranks that lease other units, or make one extra call, all get an error that names both sides") (World& world) {
+RANK_TEST("B27: ranks that lease other units, or make one extra call, all get an error that names both sides")(World& world) {
   if (world.size() == 1) return;
   const Toy toy = toy_model(false);  // no order: nothing is prefetched, so every lease below is a gather
   const bool odd_one = world.rank() == last(world);
@@ -238,9 +242,7 @@ RANK_TEST("B27: ranks that lease other units, or make one extra call, all get an
         { const GradientLease g = engine.gradients(toy.forward[1]); }
       }
       engine.step({});
-    } catch (const Error& e) {
-      message = e.what();
-    }
+    } catch (const Error& e) { message = e.what(); }
     CAPTURE(message);
     // The odd one, and one of those it differs from.
     CHECK(message.find("rank " + std::to_string(last(world).value)) != std::string::npos);
@@ -250,19 +252,21 @@ RANK_TEST("B27: ranks that lease other units, or make one extra call, all get an
   }
 }
 
-RANK_TEST("B18: chunk size, prefetch depth and slots never change bits") (World& world) {
+RANK_TEST("B18: chunk size, prefetch depth and slots never change bits")(World& world) {
   const Toy toy = toy_model();
   const ToyRun expected = run_toy_alone(toy, {}, 2 * world.size(), 2);
   for (const int prefetch : {0, 1, 3})
     for (const int slots : {1, 2, 4}) {
-      const ToyRun run = run_toy(world, toy, {.parameter_slots = slots, .prefetch = prefetch, .gradient_slots = slots}, 2 * world.size(), 2);
+      const ToyRun run =
+          run_toy(world, toy, {.parameter_slots = slots, .prefetch = prefetch, .gradient_slots = slots}, 2 * world.size(), 2);
       CHECK(run.norms == expected.norms);
       CHECK(same_bits(run.weights, expected.weights));
     }
 }
 
 RANK_TEST_WITH("B18: random sleeps in every worker and 1 KiB chunks never change bits",
-               {.chunk = Bytes(1024), .deadline = std::chrono::seconds(30), .random_delay = std::chrono::microseconds(300)}) (World& world) {
+               {.chunk = Bytes(1024), .deadline = std::chrono::seconds(30), .random_delay = std::chrono::microseconds(300)})
+(World& world) {
   const Toy toy = toy_model();
   for (const Stage stage : kStages) {
     const ToyRun expected = run_toy_alone(toy, {}, world.size(), 2);

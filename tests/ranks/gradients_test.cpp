@@ -37,7 +37,7 @@ float first_weight(Engine& engine, UnitId unit, const char* tensor = "w") {
 
 }  // namespace
 
-RANK_TEST("B17: a sum is a sum: rank r contributes r + 1, the gradient is W(W+1)/2, never an average") (World& world) {
+RANK_TEST("B17: a sum is a sum: rank r contributes r + 1, the gradient is W(W+1)/2, never an average")(World& world) {
   const auto n = static_cast<float>(world.size());
   for (const Stage stage : kStages) {
     Engine engine(world, two_units(), {.stage = stage, .optimizer = Sgd{}});
@@ -51,7 +51,8 @@ RANK_TEST("B17: a sum is a sum: rank r contributes r + 1, the gradient is W(W+1)
   }
 }
 
-RANK_TEST("B16: k micro-batches equal one batch k times as large; k may change between steps; a smaller last accumulation is applied") (World& world) {
+RANK_TEST("B16: k micro-batches equal one batch k times as large; k may change between steps; a smaller last accumulation is applied")
+(World& world) {
   for (const Stage stage : kStages) {
     Engine engine(world, two_units(), {.stage = stage, .optimizer = Sgd{}, .micro_batches = 4});
     float expected = 0.0f;
@@ -68,7 +69,7 @@ RANK_TEST("B16: k micro-batches equal one batch k times as large; k may change b
   }
 }
 
-RANK_TEST("engine.sum folds one value per leaf in leaf order, with the same bits at every number of ranks") (World& world) {
+RANK_TEST("engine.sum folds one value per leaf in leaf order, with the same bits at every number of ranks")(World& world) {
   Engine engine(world, two_units());
   std::vector<double> values;
   for (int a = 0; a < 3; ++a) values.push_back(1.0 / (a * world.size() + world.rank().value + 3));
@@ -77,7 +78,7 @@ RANK_TEST("engine.sum folds one value per leaf in leaf order, with the same bits
   CHECK(std::bit_cast<std::uint64_t>(engine.sum(values)) == std::bit_cast<std::uint64_t>(expected));
 }
 
-RANK_TEST("B22: with different numbers of valid tokens per rank, the scale by the global count gives the one-rank result") (World& world) {
+RANK_TEST("B22: with different numbers of valid tokens per rank, the scale by the global count gives the one-rank result")(World& world) {
   const auto run = [](const World& w, int leaves) {
     Engine engine(w, two_units(), {.micro_batches = leaves / w.size()});
     engine.initialize(fill_toy);
@@ -97,10 +98,13 @@ RANK_TEST("B22: with different numbers of valid tokens per rank, the scale by th
   CHECK(same_bits(run(world, 2 * world.size()), run(alone.front(), 2 * world.size())));
 }
 
-RANK_TEST("B19: a tensor that no rank gave a gradient stays untouched: no decay, no moments, its step count not advanced") (World& world) {
+RANK_TEST("B19: a tensor that no rank gave a gradient stays untouched: no decay, no moments, its step count not advanced")(World& world) {
   for (const Stage stage : kStages) {
-    Engine engine(world, two_units(), {.stage = stage, .optimizer = AdamW{.weight_decay = 0.5f}, .groups = [](const TensorSpec&) { return TensorGroup{}; }});
-    engine.initialize([](const TensorPiece& p) { for (float& v : p.values()) v = 1.0f; });
+    Engine engine(world, two_units(),
+                  {.stage = stage, .optimizer = AdamW{.weight_decay = 0.5f}, .groups = [](const TensorSpec&) { return TensorGroup{}; }});
+    engine.initialize([](const TensorPiece& p) {
+      for (float& v : p.values()) v = 1.0f;
+    });
     for (int s = 0; s < 2; ++s) {
       {
         const MicroBatch leaf = engine.micro_batch();
@@ -121,7 +125,8 @@ RANK_TEST("B19: a tensor that no rank gave a gradient stays untouched: no decay,
   }
 }
 
-RANK_TEST("B19: some ranks give a unit a gradient and others do not: an error that names the unit and both sides, within the deadline") (World& world) {
+RANK_TEST("B19: some ranks give a unit a gradient and others do not: an error that names the unit and both sides, within the deadline")
+(World& world) {
   if (world.size() == 1) return;
   for (const Stage stage : kStages) {
     const auto begin = std::chrono::steady_clock::now();
@@ -134,9 +139,7 @@ RANK_TEST("B19: some ranks give a unit a gradient and others do not: an error th
         give(engine, always, 1.0f);
       }
       engine.step({});
-    } catch (const Error& e) {
-      message = e.what();
-    }
+    } catch (const Error& e) { message = e.what(); }
     CAPTURE(message);
     CHECK(message.find("sometimes") != std::string::npos);
     CHECK(message.find("rank 0") != std::string::npos);
@@ -145,7 +148,7 @@ RANK_TEST("B19: some ranks give a unit a gradient and others do not: an error th
   }
 }
 
-RANK_TEST("B19: the same tensor set is asked of all ranks: one that gives another tensor of the unit is named") (World& world) {
+RANK_TEST("B19: the same tensor set is asked of all ranks: one that gives another tensor of the unit is named")(World& world) {
   if (world.size() == 1) return;
   Engine engine(world, two_units(), {.deadline = kPatience});
   std::string message;
@@ -155,18 +158,18 @@ RANK_TEST("B19: the same tensor set is asked of all ranks: one that gives anothe
       give(engine, always, 1.0f, {world.rank() == Rank(0) ? "w" : "v"});
     }
     engine.step({});
-  } catch (const Error& e) {
-    message = e.what();
-  }
+  } catch (const Error& e) { message = e.what(); }
   CAPTURE(message);
   CHECK(message.find("always") != std::string::npos);
 }
 
-RANK_TEST("B19: ranks that give nothing to an optional unit count as zeros, and nobody giving leaves it untouched") (World& world) {
+RANK_TEST("B19: ranks that give nothing to an optional unit count as zeros, and nobody giving leaves it untouched")(World& world) {
   for (const Stage stage : kStages)
     for (const int k : {1, 2}) {
       Engine engine(world, two_units(true), {.stage = stage, .optimizer = Sgd{.weight_decay = 0.5f}, .micro_batches = k});
-      engine.initialize([](const TensorPiece& p) { for (float& v : p.values()) v = 1.0f; });
+      engine.initialize([](const TensorPiece& p) {
+        for (float& v : p.values()) v = 1.0f;
+      });
       for (int a = 0; a < k; ++a) {
         const MicroBatch leaf = engine.micro_batch();
         give(engine, always, 1.0f);
@@ -183,7 +186,7 @@ RANK_TEST("B19: ranks that give nothing to an optional unit count as zeros, and 
     }
 }
 
-RANK_TEST("B3: a unit used twice has its gradients added, is counted once in the norm and stepped once") (World& world) {
+RANK_TEST("B3: a unit used twice has its gradients added, is counted once in the norm and stepped once")(World& world) {
   for (const Stage stage : kStages)
     for (const std::int64_t n : {1, 2047, 5000}) {
       ModelSpec spec;
@@ -200,7 +203,7 @@ RANK_TEST("B3: a unit used twice has its gradients added, is counted once in the
     }
 }
 
-RANK_TEST("B20: the norm is over every trainable element exactly once, the same on every rank, for p = 1, 2 and infinity") (World& world) {
+RANK_TEST("B20: the norm is over every trainable element exactly once, the same on every rank, for p = 1, 2 and infinity")(World& world) {
   const Toy toy = toy_model();
   for (const NormType type : {NormType::one, NormType::two, NormType::infinity}) {
     double expected = -1.0;
@@ -226,7 +229,7 @@ RANK_TEST("B20: the norm is over every trainable element exactly once, the same 
   }
 }
 
-RANK_TEST("the clip factor is min(1, clip / (norm + 1e-6)) and is applied to what the optimizer sees") (World& world) {
+RANK_TEST("the clip factor is min(1, clip / (norm + 1e-6)) and is applied to what the optimizer sees")(World& world) {
   Engine engine(world, two_units(), {.optimizer = Sgd{}});
   {
     const MicroBatch leaf = engine.micro_batch();
@@ -237,9 +240,10 @@ RANK_TEST("the clip factor is min(1, clip / (norm + 1e-6)) and is applied to wha
   CHECK(first_weight(engine, always) == doctest::Approx(-2.0 * r.clip_factor).epsilon(1e-6));
 }
 
-RANK_TEST("B21: NaN or infinity on one rank alone: the step is skipped on all, says which rank saw it, and changes no bit") (World& world) {
+RANK_TEST("B21: NaN or infinity on one rank alone: the step is skipped on all, says which rank saw it, and changes no bit")(World& world) {
   for (const Stage stage : kStages)
-    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+    for (const float bad :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
       Engine engine(world, two_units(), {.stage = stage});
       engine.initialize(fill_toy);
       const std::vector<float> before = all_weights(engine);
@@ -271,7 +275,7 @@ RANK_TEST("B21: NaN or infinity on one rank alone: the step is skipped on all, s
     }
 }
 
-RANK_TEST("B21: non_finite = raise throws on every rank, apply applies") (World& world) {
+RANK_TEST("B21: non_finite = raise throws on every rank, apply applies")(World& world) {
   for (const NonFinite policy : {NonFinite::raise, NonFinite::apply}) {
     Engine engine(world, two_units(), {.optimizer = Sgd{}, .non_finite = policy});
     {
@@ -288,7 +292,7 @@ RANK_TEST("B21: non_finite = raise throws on every rank, apply applies") (World&
   }
 }
 
-RANK_TEST("B5: tensors of different dtypes, trainable and frozen, share a unit") (World& world) {
+RANK_TEST("B5: tensors of different dtypes, trainable and frozen, share a unit")(World& world) {
   ModelSpec spec;
   const UnitId u = spec.unit("mixed")
                        .tensor("half", {2100}, DType::bf16, Training::frozen)
@@ -331,10 +335,16 @@ RANK_TEST("B5: tensors of different dtypes, trainable and frozen, share a unit")
   }
 }
 
-RANK_TEST("B1: units of 0, 1, 3, 5, 7 and 1023 elements, empty tensors first, in the middle, last and alone, train as on one rank") (World& world) {
+RANK_TEST("B1: units of 0, 1, 3, 5, 7 and 1023 elements, empty tensors first, in the middle, last and alone, train as on one rank")
+(World& world) {
   Toy toy;
   for (const std::int64_t n : {0, 1, 3, 5, 7, 1023})
-    toy.forward.push_back(toy.spec.unit("u" + std::to_string(n)).tensor("first", {0}).tensor("w", {n}).tensor("mid", {3, 0}).tensor("b", {n}).tensor("last", {0}));
+    toy.forward.push_back(toy.spec.unit("u" + std::to_string(n))
+                              .tensor("first", {0})
+                              .tensor("w", {n})
+                              .tensor("mid", {3, 0})
+                              .tensor("b", {n})
+                              .tensor("last", {0}));
   toy.spec.order(toy.forward);
   const ToyRun expected = run_toy_alone(toy, {}, world.size(), 3);
   for (const Stage stage : kStages) {
@@ -344,12 +354,14 @@ RANK_TEST("B1: units of 0, 1, 3, 5, 7 and 1023 elements, empty tensors first, in
   }
 }
 
-RANK_TEST("options or models that differ between ranks are refused on every rank, naming what differs") (World& world) {
+RANK_TEST("options or models that differ between ranks are refused on every rank, naming what differs")(World& world) {
   if (world.size() == 1) return;
   const bool odd_one = world.rank() == Rank(1);
-  CHECK_THROWS_WITH_AS(Engine(world, two_units(), {.stage = odd_one ? Stage::none : Stage::parameters}), doctest::Contains("stage=0"), UsageError);
+  CHECK_THROWS_WITH_AS(Engine(world, two_units(), {.stage = odd_one ? Stage::none : Stage::parameters}), doctest::Contains("stage=0"),
+                       UsageError);
   CHECK_THROWS_WITH_AS(Engine(world, two_units(odd_one)), doctest::Contains("one model"), UsageError);
-  CHECK_THROWS_WITH_AS(Engine(world, two_units(), {.parameter_slots = odd_one ? 0 : 2}), doctest::Contains("rank 1: Options::parameter_slots is 0"), UsageError);
+  CHECK_THROWS_WITH_AS(Engine(world, two_units(), {.parameter_slots = odd_one ? 0 : 2}),
+                       doctest::Contains("rank 1: Options::parameter_slots is 0"), UsageError);
   Engine engine(world, two_units());
   {
     const MicroBatch leaf = engine.micro_batch();
@@ -359,7 +371,7 @@ RANK_TEST("options or models that differ between ranks are refused on every rank
   CHECK(engine.step({}).applied);
 }
 
-RANK_TEST("ranks with different numbers of micro-batches are refused on every rank, before anything is summed") (World& world) {
+RANK_TEST("ranks with different numbers of micro-batches are refused on every rank, before anything is summed")(World& world) {
   if (world.size() == 1) return;
   Engine engine(world, two_units(), {.micro_batches = 2, .deadline = kPatience});
   const auto run = [&] {

@@ -50,7 +50,8 @@ void add(Engine& engine, UnitId unit, std::uint64_t leaf, float factor = 1.0f) {
   const GradientLease g = engine.gradients(unit);
   for (const TensorSpec& t : engine.spec()[unit].tensors) {
     const std::span<float> v = g[t.name];
-    for (std::size_t i = 0; i < v.size(); ++i) v[i] += factor * noise(leaf, static_cast<std::uint64_t>(unit.value), i) * (1.0f + w[t.name][i]);
+    for (std::size_t i = 0; i < v.size(); ++i)
+      v[i] += factor * noise(leaf, static_cast<std::uint64_t>(unit.value), i) * (1.0f + w[t.name][i]);
   }
 }
 
@@ -63,7 +64,8 @@ const UnitId a{0}, b{1}, c{2};
 
 }  // namespace
 
-RANK_TEST("B8: a unit leased twice in one forward, two forwards before one backward, and a unit used alone give the right values") (World& world) {
+RANK_TEST("B8: a unit leased twice in one forward, two forwards before one backward, and a unit used alone give the right values")
+(World& world) {
   expect_one_rank_bits(world, three_blocks(), [](Engine& e, std::uint64_t leaf) {
     for (int forward = 0; forward < 2; ++forward)
       for (const UnitId u : {a, b, a, c}) { const ParameterLease w = e.gather(u); }
@@ -71,16 +73,21 @@ RANK_TEST("B8: a unit leased twice in one forward, two forwards before one backw
   });
 }
 
-RANK_TEST("B8: a unit skipped on all ranks in some leaves, and units in another order than last step, give the right values") (World& world) {
-  expect_one_rank_bits(world, three_blocks(), [](Engine& e, std::uint64_t leaf) {
-    // The step decides, so that all ranks agree: even steps use a, b, c; odd steps c, a.
-    const bool odd = e.steps() % 2 == 1;
-    for (const UnitId u : odd ? std::vector<UnitId>{c, a} : std::vector<UnitId>{a, b, c}) { const ParameterLease w = e.gather(u); }
-    for (const UnitId u : odd ? std::vector<UnitId>{a, c} : std::vector<UnitId>{c, b, a}) add(e, u, leaf);
-  }, 4);
+RANK_TEST("B8: a unit skipped on all ranks in some leaves, and units in another order than last step, give the right values")
+(World& world) {
+  expect_one_rank_bits(
+      world, three_blocks(),
+      [](Engine& e, std::uint64_t leaf) {
+        // The step decides, so that all ranks agree: even steps use a, b, c; odd steps c, a.
+        const bool odd = e.steps() % 2 == 1;
+        for (const UnitId u : odd ? std::vector<UnitId>{c, a} : std::vector<UnitId>{a, b, c}) { const ParameterLease w = e.gather(u); }
+        for (const UnitId u : odd ? std::vector<UnitId>{a, c} : std::vector<UnitId>{c, b, a}) add(e, u, leaf);
+      },
+      4);
 }
 
-RANK_TEST("rule 2: a gradient lease beyond the declared uses gives the same bits at every number of ranks, and counts as a miss") (World& world) {
+RANK_TEST("rule 2: a gradient lease beyond the declared uses gives the same bits at every number of ranks, and counts as a miss")
+(World& world) {
   expect_one_rank_bits(world, three_blocks(), [](Engine& e, std::uint64_t leaf) {
     for (int use = 0; use < 3; ++use) add(e, b, leaf, 1.0f + static_cast<float>(use));
     add(e, a, leaf);
@@ -93,7 +100,7 @@ RANK_TEST("rule 2: a gradient lease beyond the declared uses gives the same bits
   CHECK(engine.report().plan_misses == 1);
 }
 
-RANK_TEST("B8: what the plan did not expect is counted, and the observed order becomes the next plan") (World& world) {
+RANK_TEST("B8: what the plan did not expect is counted, and the observed order becomes the next plan")(World& world) {
   ModelSpec spec = three_blocks();
   spec.order({a, b, c});
   Engine engine(world, spec);
@@ -113,7 +120,7 @@ RANK_TEST("B8: what the plan did not expect is counted, and the observed order b
   CHECK((engine.plan() == before) == (world.size() == 1));
 }
 
-RANK_TEST("B8: evaluation between training steps changes no value and costs no miss in training") (World& world) {
+RANK_TEST("B8: evaluation between training steps changes no value and costs no miss in training")(World& world) {
   const Toy toy = toy_model();
   const ToyRun expected = run_toy_alone(toy, {}, world.size(), 2);
   Engine engine(world, toy.spec);
@@ -134,7 +141,7 @@ RANK_TEST("B8: evaluation between training steps changes no value and costs no m
   CHECK(engine.report().plan_misses == 0);
 }
 
-RANK_TEST("B9: after each step nothing is left gathered") (World& world) {
+RANK_TEST("B9: after each step nothing is left gathered")(World& world) {
   const Toy toy = toy_model();
   Engine engine(world, toy.spec);
   for (int s = 0; s < 2; ++s) {
@@ -150,7 +157,8 @@ RANK_TEST("B9: after each step nothing is left gathered") (World& world) {
   CHECK(engine.gathered().empty());
 }
 
-RANK_TEST("B10: reading through a lease that has ended, or an unknown tensor, or another element type, is a UsageError that names it") (World& world) {
+RANK_TEST("B10: reading through a lease that has ended, or an unknown tensor, or another element type, is a UsageError that names it")
+(World& world) {
   Engine engine(world, three_blocks());
   ParameterLease w = engine.gather(b);
   CHECK_THROWS_WITH_AS((void)w["nothing"], doctest::Contains("unit 'h.1' has no tensor 'nothing'"), UsageError);
@@ -163,21 +171,27 @@ RANK_TEST("B10: reading through a lease that has ended, or an unknown tensor, or
   CHECK_THROWS_WITH_AS((void)g["w"], doctest::Contains("unit 'h.1' that has ended"), UsageError);
 }
 
-RANK_TEST("B10: gradients outside a micro-batch, and a unit that the model does not have, are UsageErrors") (World& world) {
+RANK_TEST("B10: gradients outside a micro-batch, and a unit that the model does not have, are UsageErrors")(World& world) {
   Engine engine(world, three_blocks());
   CHECK_THROWS_WITH_AS((void)engine.gradients(a), doctest::Contains("gradients of unit 'h.0' outside a micro_batch()"), UsageError);
   CHECK_THROWS_WITH_AS((void)engine.gather(UnitId(3)), doctest::Contains("unit #3"), UsageError);
   CHECK_THROWS_WITH_AS((void)engine.gather(kNoUnit), doctest::Contains("unit #-1"), UsageError);
 }
 
-RANK_TEST("B11: weights changed by initialize, set or a step are seen by the next gather") (World& world) {
+RANK_TEST("B11: weights changed by initialize, set or a step are seen by the next gather")(World& world) {
   for (const Stage stage : kStages) {
     Engine engine(world, three_blocks(), {.stage = stage, .optimizer = Sgd{}});
-    const auto constant = [](float x) { return [x](const TensorPiece& p) { for (float& v : p.values()) v = x; }; };
+    const auto constant = [](float x) {
+      return [x](const TensorPiece& p) {
+        for (float& v : p.values()) v = x;
+      };
+    };
     const auto all_are = [&](float w, float bias) {
       const ParameterLease lease = engine.gather(b);
-      for (const float v : lease["w"]) if (v != w) return false;
-      for (const float v : lease["b"]) if (v != bias) return false;
+      for (const float v : lease["w"])
+        if (v != w) return false;
+      for (const float v : lease["b"])
+        if (v != bias) return false;
       return true;
     };
     engine.initialize(constant(1.0f));
@@ -198,10 +212,12 @@ RANK_TEST("B11: weights changed by initialize, set or a step are seen by the nex
   }
 }
 
-RANK_TEST("weights start equal on all ranks whatever the rank's own random state (B6)") (World& world) {
+RANK_TEST("weights start equal on all ranks whatever the rank's own random state (B6)")(World& world) {
   for (const Stage stage : kStages) {
     Engine engine(world, three_blocks(), {.stage = stage});
-    engine.initialize([&](const TensorPiece& p) { for (float& v : p.values()) v = static_cast<float>(world.rank().value + 1); });
+    engine.initialize([&](const TensorPiece& p) {
+      for (float& v : p.values()) v = static_cast<float>(world.rank().value + 1);
+    });
     const ParameterLease w = engine.gather(a);
     std::vector<double> values;
     for (const float v : w["w"]) values.push_back(static_cast<double>(v));
@@ -212,7 +228,7 @@ RANK_TEST("weights start equal on all ranks whatever the rank's own random state
   }
 }
 
-RANK_TEST("a lease that outlives its micro-batch is a UsageError at once, and all ranks can restart") (World& world) {
+RANK_TEST("a lease that outlives its micro-batch is a UsageError at once, and all ranks can restart")(World& world) {
   Engine engine(world, three_blocks());
   {
     std::optional<ParameterLease> w;
@@ -228,7 +244,7 @@ RANK_TEST("a lease that outlives its micro-batch is a UsageError at once, and al
   CHECK(engine.step({}).applied);
 }
 
-RANK_TEST("a lease alive at a step is a UsageError on all ranks, even if one rank alone has it") (World& world) {
+RANK_TEST("a lease alive at a step is a UsageError on all ranks, even if one rank alone has it")(World& world) {
   Engine engine(world, three_blocks());
   {
     const MicroBatch leaf = engine.micro_batch();
@@ -241,7 +257,8 @@ RANK_TEST("a lease alive at a step is a UsageError on all ranks, even if one ran
   CHECK(engine.step({}).applied);
 }
 
-RANK_TEST("micro-batches beyond Options::micro_batches, a second open scope, and a step without micro-batch are UsageErrors") (World& world) {
+RANK_TEST("micro-batches beyond Options::micro_batches, a second open scope, and a step without micro-batch are UsageErrors")
+(World& world) {
   Engine engine(world, three_blocks());
   CHECK_THROWS_WITH_AS(engine.step({}), doctest::Contains("no micro-batch was run"), UsageError);
   {
@@ -254,7 +271,7 @@ RANK_TEST("micro-batches beyond Options::micro_batches, a second open scope, and
   CHECK(engine.step({}).applied);
 }
 
-RANK_TEST("B13: leases of more units than there are slots are a UsageError that names the live ones; nothing is counted") (World& world) {
+RANK_TEST("B13: leases of more units than there are slots are a UsageError that names the live ones; nothing is counted")(World& world) {
   Engine engine(world, three_blocks(), {.parameter_slots = 2});
   if (world.size() == 1) return;  // one rank holds every unit whole
   const ParameterLease first = engine.gather(a);
@@ -266,7 +283,7 @@ RANK_TEST("B13: leases of more units than there are slots are a UsageError that 
   CHECK_NOTHROW((void)engine.gather(c));
 }
 
-RANK_TEST("a prefetched unit that nobody leases is evicted for a lease") (World& world) {
+RANK_TEST("a prefetched unit that nobody leases is evicted for a lease")(World& world) {
   ModelSpec spec = three_blocks();
   spec.order({a, b, c});
   Engine engine(world, spec);
@@ -279,7 +296,7 @@ RANK_TEST("a prefetched unit that nobody leases is evicted for a lease") (World&
   CHECK(first["b"][0] == before[1031 * 3 + 7 + 1032 * 3]);
 }
 
-RANK_TEST("B43: 200 rounds of gathers, steps and refused calls leave memory where it was") (World& world) {
+RANK_TEST("B43: 200 rounds of gathers, steps and refused calls leave memory where it was")(World& world) {
   const Toy toy = toy_model();
   Engine engine(world, toy.spec);
   const MemoryBytes before = engine.memory();
@@ -295,7 +312,7 @@ RANK_TEST("B43: 200 rounds of gathers, steps and refused calls leave memory wher
   CHECK(engine.memory() == before);
 }
 
-RANK_TEST("B44: two engines in one process, and engines made and destroyed repeatedly, do not disturb each other") (World& world) {
+RANK_TEST("B44: two engines in one process, and engines made and destroyed repeatedly, do not disturb each other")(World& world) {
   const Toy toy = toy_model();
   const ToyRun expected = run_toy_alone(toy, {}, world.size(), 2);
   Engine other(world, three_blocks());

@@ -22,8 +22,7 @@ void one_step(Engine& engine, const std::vector<UnitId>& forward, int micro_batc
 // Equal units whose elements divide by 1024 * W for W up to 8: no padding, so the formulas hold exactly.
 Toy equal_units(int n, Training training = Training::trainable) {
   Toy toy;
-  for (int i = 0; i < n; ++i)
-    toy.forward.push_back(toy.spec.unit("h." + std::to_string(i)).tensor("w", {840, 1024}, DType::f32, training));
+  for (int i = 0; i < n; ++i) toy.forward.push_back(toy.spec.unit("h." + std::to_string(i)).tensor("w", {840, 1024}, DType::f32, training));
   toy.spec.order(toy.forward);
   return toy;
 }
@@ -31,7 +30,8 @@ constexpr std::int64_t kUnit = 840 * 1024;  // divides by 1, 2 ... 8
 
 }  // namespace
 
-RANK_TEST("forecast and ledger agree to the byte in every category, at every stage, with one and with several micro-batches") (World& world) {
+RANK_TEST("forecast and ledger agree to the byte in every category, at every stage, with one and with several micro-batches")
+(World& world) {
   for (const Stage stage : kStages)
     for (const int k : {1, 3}) {
       CAPTURE(static_cast<int>(stage));
@@ -49,7 +49,7 @@ RANK_TEST("forecast and ledger agree to the byte in every category, at every sta
     }
 }
 
-RANK_TEST("fp32, Adam, one micro-batch: bytes per rank are 16P, 8P + 8P/W, 4P + 12P/W, 16P/W, plus two slots of each kind") (World& world) {
+RANK_TEST("fp32, Adam, one micro-batch: bytes per rank are 16P, 8P + 8P/W, 4P + 12P/W, 16P/W, plus two slots of each kind")(World& world) {
   const Toy toy = equal_units(4);
   const std::int64_t w = world.size(), p = 4 * kUnit, slot = 4 * kUnit;
   const bool several = w > 1;
@@ -57,15 +57,17 @@ RANK_TEST("fp32, Adam, one micro-batch: bytes per rank are 16P, 8P + 8P/W, 4P + 
   for (const Stage stage : kStages) {
     CAPTURE(static_cast<int>(stage));
     const MemoryBytes b = Engine(world, toy.spec, {.stage = stage}).report().peak;
-    CHECK((b[Category::parameters] + b[Category::gradients] + b[Category::moments] + b[Category::master]).value == state[static_cast<int>(stage)]);
+    CHECK((b[Category::parameters] + b[Category::gradients] + b[Category::moments] + b[Category::master]).value ==
+          state[static_cast<int>(stage)]);
     CHECK(b[Category::full_parameters].value == (stage == Stage::parameters && several ? 2 * slot : 0));
     CHECK(b[Category::full_gradients].value == (stage >= Stage::gradients && several ? 2 * slot : 0));
     CHECK(b[Category::staging].value == 0);
-    CHECK(b.total.value == state[static_cast<int>(stage)] + (b[Category::full_parameters] + b[Category::full_gradients] + b[Category::communication]).value);
+    CHECK(b.total.value ==
+          state[static_cast<int>(stage)] + (b[Category::full_parameters] + b[Category::full_gradients] + b[Category::communication]).value);
   }
 }
 
-RANK_TEST("with k micro-batches, stages 0 and 1 hold 4P/W more, and one rank needs gradient slots at stages 2 and 3") (World& world) {
+RANK_TEST("with k micro-batches, stages 0 and 1 hold 4P/W more, and one rank needs gradient slots at stages 2 and 3")(World& world) {
   const Toy toy = equal_units(3);
   const std::int64_t w = world.size(), p = 3 * kUnit;
   for (const Stage stage : kStages) {
@@ -75,7 +77,7 @@ RANK_TEST("with k micro-batches, stages 0 and 1 hold 4P/W more, and one rank nee
   }
 }
 
-RANK_TEST("B4: 99% frozen: frozen tensors are sharded and have no gradient and no moments") (World& world) {
+RANK_TEST("B4: 99% frozen: frozen tensors are sharded and have no gradient and no moments")(World& world) {
   ModelSpec spec;
   const std::int64_t w = world.size();
   spec.unit("base").tensor("w", {99, kUnit / 8}, DType::f32, Training::frozen).tensor("adapter", {1, kUnit / 8});
@@ -86,7 +88,7 @@ RANK_TEST("B4: 99% frozen: frozen tensors are sharded and have no gradient and n
   CHECK(b[Category::moments].value == 8 * padded(kUnit / 8));
 }
 
-RANK_TEST("B14: for W >= 2 model state never grows with the stage, and totals do not for 12 equal units and W >= 4") (World& world) {
+RANK_TEST("B14: for W >= 2 model state never grows with the stage, and totals do not for 12 equal units and W >= 4")(World& world) {
   if (world.size() < 2) return;
   const Toy toy = equal_units(12);
   std::int64_t state = INT64_MAX, total = INT64_MAX;
@@ -101,7 +103,7 @@ RANK_TEST("B14: for W >= 2 model state never grows with the stage, and totals do
   }
 }
 
-RANK_TEST("B13: peak bytes obey the budget, slots are given up for it, and the bits stay") (World& world) {
+RANK_TEST("B13: peak bytes obey the budget, slots are given up for it, and the bits stay")(World& world) {
   const Toy toy = toy_model();
   const ToyRun expected = run_toy_alone(toy, {}, world.size(), 2);
   const TransportTraits traits{.ranks = world.size(), .scratch = world.communicator().scratch_bytes(world.size())};
@@ -118,7 +120,7 @@ RANK_TEST("B13: peak bytes obey the budget, slots are given up for it, and the b
   }
 }
 
-RANK_TEST("B13: a budget that one slot of each kind cannot keep is refused on all ranks, with the smallest that would do") (World& world) {
+RANK_TEST("B13: a budget that one slot of each kind cannot keep is refused on all ranks, with the smallest that would do")(World& world) {
   const Toy toy = toy_model();
   const TransportTraits traits{.ranks = world.size(), .scratch = world.communicator().scratch_bytes(world.size())};
   const Bytes least = forecast_memory(toy.spec, {.parameter_slots = 1, .gradient_slots = 1}, traits).bytes.total;
@@ -127,7 +129,7 @@ RANK_TEST("B13: a budget that one slot of each kind cannot keep is refused on al
   CHECK_NOTHROW(Engine(world, toy.spec, {.memory_budget = least}));
 }
 
-RANK_TEST("B13: a gradient lease beyond the declared uses that the budget cannot hold is refused and named") (World& world) {
+RANK_TEST("B13: a gradient lease beyond the declared uses that the budget cannot hold is refused and named")(World& world) {
   ModelSpec spec;
   const UnitId u = spec.unit("h").tensor("w", {2048 * world.size()});
   const TransportTraits traits{.ranks = world.size(), .scratch = world.communicator().scratch_bytes(world.size())};
@@ -141,7 +143,7 @@ RANK_TEST("B13: a gradient lease beyond the declared uses that the budget cannot
   CHECK_THROWS_WITH_AS(leaf(), doctest::Contains("gradient lease 2 of unit 'h'"), Error);
 }
 
-RANK_TEST("B6: filling the model asks each rank for its own elements only, and needs no memory beside them") (World& world) {
+RANK_TEST("B6: filling the model asks each rank for its own elements only, and needs no memory beside them")(World& world) {
   const Toy toy = toy_model();
   Engine engine(world, toy.spec);
   const MemoryBytes before = engine.memory();
@@ -154,7 +156,7 @@ RANK_TEST("B6: filling the model asks each rank for its own elements only, and n
   CHECK(static_cast<std::int64_t>(engine.sum(static_cast<double>(asked))) == all);  // every element once
 }
 
-RANK_TEST("B2: padding is zero after set-up and after steps, at every stage") (World& world) {
+RANK_TEST("B2: padding is zero after set-up and after steps, at every stage")(World& world) {
   for (const Stage stage : kStages)
     for (const int k : {1, 2}) {
       const Toy toy = toy_model();
@@ -166,7 +168,7 @@ RANK_TEST("B2: padding is zero after set-up and after steps, at every stage") (W
     }
 }
 
-RANK_TEST("B2: every parameter and gradient view starts on a 64-byte boundary") (World& world) {
+RANK_TEST("B2: every parameter and gradient view starts on a 64-byte boundary")(World& world) {
   for (const Stage stage : kStages) {
     const Toy toy = toy_model();
     Engine engine(world, toy.spec, {.stage = stage});
@@ -183,7 +185,7 @@ RANK_TEST("B2: every parameter and gradient view starts on a 64-byte boundary") 
   }
 }
 
-RANK_TEST("payload sent per rank and step is at most 2P(W-1)/W elements at stages 0 to 2 and 3P(W-1)/W at stage 3") (World& world) {
+RANK_TEST("payload sent per rank and step is at most 2P(W-1)/W elements at stages 0 to 2 and 3P(W-1)/W at stage 3")(World& world) {
   const Toy toy = equal_units(4);
   const std::int64_t w = world.size(), p = 4 * kUnit;
   for (const Stage stage : kStages) {

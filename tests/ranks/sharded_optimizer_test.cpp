@@ -17,7 +17,7 @@ struct Own {
 
 }  // namespace
 
-RANK_TEST("ShardedOptimizer gives every rank the values of one AdamW on the summed gradients, whatever the grouping") (World& world) {
+RANK_TEST("ShardedOptimizer gives every rank the values of one AdamW on the summed gradients, whatever the grouping")(World& world) {
   for (const Elements unit : {Elements(1), Elements(1 << 20)}) {
     Own own;
     for (std::size_t i = 0; i < own.w.size(); ++i) own.w[i] = world.rank() == Rank(0) ? noise(1, 2, i) : 1e30f;  // rank 0's count
@@ -25,12 +25,14 @@ RANK_TEST("ShardedOptimizer gives every rank the values of one AdamW on the summ
     std::vector<double> w(own.w.size()), m(own.w.size()), v(own.w.size());
     for (std::size_t i = 0; i < w.size(); ++i) w[i] = static_cast<double>(noise(1, 2, i));
     for (int s = 1; s <= 4; ++s) {
-      for (std::size_t i = 0; i < own.w.size(); ++i) own.gw[i] = noise(static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(world.rank().value), i);
+      for (std::size_t i = 0; i < own.w.size(); ++i)
+        own.gw[i] = noise(static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(world.rank().value), i);
       const StepResult r = optimizer.step({.learning_rate = 0.01f, .gradient_scale = 1.0 / world.size()});
       CHECK(r.applied);
       for (std::size_t i = 0; i < w.size(); ++i) {
         double g = 0.0;
-        for (int k = 0; k < world.size(); ++k) g += static_cast<double>(noise(static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(k), i));
+        for (int k = 0; k < world.size(); ++k)
+          g += static_cast<double>(noise(static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(k), i));
         g /= world.size();
         m[i] = 0.9 * m[i] + 0.1 * g;
         v[i] = 0.99 * v[i] + 0.01 * g * g;
@@ -45,7 +47,7 @@ RANK_TEST("ShardedOptimizer gives every rank the values of one AdamW on the summ
   }
 }
 
-RANK_TEST("ShardedOptimizer refuses tensors without memory and tensors that differ between ranks") (World& world) {
+RANK_TEST("ShardedOptimizer refuses tensors without memory and tensors that differ between ranks")(World& world) {
   Own own;
   std::vector<OwnTensor> tensors = own.tensors();
   tensors[0].gradients = nullptr;

@@ -5,7 +5,7 @@
 using namespace tessera;
 using namespace tessera::testing;
 
-RANK_TEST("B15: stages 0, 1, 2, 3 give the bits of the one-rank run with the same micro-batches") (World& world) {
+RANK_TEST("B15: stages 0, 1, 2, 3 give the bits of the one-rank run with the same micro-batches")(World& world) {
   const Toy toy = toy_model();
   const int leaves = 2 * world.size();
   const ToyRun alone = run_toy_alone(toy, {.stage = Stage::none}, leaves, 3);
@@ -17,7 +17,7 @@ RANK_TEST("B15: stages 0, 1, 2, 3 give the bits of the one-rank run with the sam
   }
 }
 
-RANK_TEST("B15: with one micro-batch per rank, where sums are formed in place, the bits are the same") (World& world) {
+RANK_TEST("B15: with one micro-batch per rank, where sums are formed in place, the bits are the same")(World& world) {
   const Toy toy = toy_model();
   const ToyRun alone = run_toy_alone(toy, {.stage = Stage::parameters}, world.size(), 3);
   for (const Stage stage : {Stage::none, Stage::moments, Stage::gradients, Stage::parameters}) {

@@ -1,5 +1,5 @@
-// A model without meaning whose gradients depend on weights, leaf and element, with values whose sum depends on the order of addition. What an engine makes
-// of it on W ranks is compared, bit for bit, with what the same engine makes of it on one.
+// A model without meaning whose gradients depend on weights, leaf and element, with values whose sum depends on the order of addition. What
+// an engine makes of it on W ranks is compared, bit for bit, with what the same engine makes of it on one.
 #pragma once
 
 #include <bit>
@@ -48,7 +48,8 @@ inline Toy toy_model(bool with_order = true) {
 inline void fill_toy(const TensorPiece& piece) {
   std::span<float> v = piece.values();
   for (std::size_t i = 0; i < v.size(); ++i)
-    v[i] = noise(static_cast<std::uint64_t>(piece.unit.value) + 1, std::hash<std::string>{}(piece.tensor.name), static_cast<std::uint64_t>(piece.begin.value) + i);
+    v[i] = noise(static_cast<std::uint64_t>(piece.unit.value) + 1, std::hash<std::string>{}(piece.tensor.name),
+                 static_cast<std::uint64_t>(piece.begin.value) + i);
 }
 
 /// One leaf: forward reads every unit, backward adds gradients that depend on the weights read.
@@ -68,7 +69,9 @@ inline void run_toy_leaf(Engine& engine, const std::vector<UnitId>& forward, std
       const std::span<const float> weight = w[t.name];
       const std::span<float> gradient = g[t.name];
       for (std::size_t i = 0; i < gradient.size(); ++i)
-        gradient[i] += noise(leaf * 16 + static_cast<std::uint64_t>(use), static_cast<std::uint64_t>(it->value), i) * (1.0f + 0.1f * weight[i]) + 1e-3f * carry;
+        gradient[i] +=
+            noise(leaf * 16 + static_cast<std::uint64_t>(use), static_cast<std::uint64_t>(it->value), i) * (1.0f + 0.1f * weight[i]) +
+            1e-3f * carry;
     }
   }
 }

@@ -124,6 +124,8 @@ TEST_CASE("layout: a segment whose padding would exceed its content is replicate
   CHECK(one_less.segments()[0].full == Elements(2048));  // whole blocks from 1,024 elements on
   CHECK(one_less.segments()[0].per_shard == Elements(2048));
 
+  CHECK(FlatLayout(unit_of({1025}), 4).segments()[0].full == Elements(2048));
+
   const FlatLayout small(unit_of({65}), 4);
   CHECK(small.segments()[0].replicated);
   CHECK(small.segments()[0].full == Elements(128));  // multiples of 64 below that

@@ -59,7 +59,7 @@ TEST_CASE("model spec: negative dimensions and products beyond 2^58 are refused,
   ModelSpec spec;
   const std::int64_t big = std::int64_t{1} << 32;
   auto unit = spec.unit("u");
-  CHECK_THROWS_AS(unit.tensor("a", {3, -1}), UsageError);
+  CHECK_THROWS_WITH_AS(unit.tensor("a", {3, -1}), "tensor 'a' has shape [3, -1]: negative dimension", UsageError);
   CHECK_THROWS_AS(unit.tensor("a", {0, -1}), UsageError);
   CHECK_THROWS_AS(unit.tensor("a", {big, big}), UsageError);
   CHECK_THROWS_AS(unit.tensor("a", {big, big, 0}), UsageError);
@@ -127,6 +127,8 @@ TEST_CASE("model spec: equal specs have equal fingerprints, and every single cha
       [](ModelSpec& s) { s.unit("more").uses(2); },
       [](ModelSpec& s) { s.unit("more").optional(); },
       [](ModelSpec& s) { s.unit("mor").tensor("ew", {6}); },
+      [](ModelSpec& s) { s.unit("more").tensor("x", {}).tensor("y0,0,0,z", {}); },  // the same characters in other names
+      [](ModelSpec& s) { s.unit("more").tensor("x0,0,0,y", {}).tensor("z", {}); },
       [](ModelSpec& s) { s.order({UnitId(0), UnitId(1), UnitId(2)}); },
       [](ModelSpec& s) { s.order({UnitId(0), UnitId(2), UnitId(1)}); },
   };

@@ -17,7 +17,9 @@ ModelSpec tied(std::int64_t reused, std::int64_t block, int blocks) {
 
 TEST_CASE("placement: a reused unit has a parameter slot of its own only where that makes the total smaller") {
   constexpr std::int64_t k = 1 << 20;
-  const auto slots = [](const ModelSpec& spec) { return forecast_memory(spec, {}, {.ranks = 4}).bytes[Category::full_parameters].value / 4; };
+  const auto slots = [](const ModelSpec& spec) {
+    return forecast_memory(spec, {}, {.ranks = 4}).bytes[Category::full_parameters].value / 4;
+  };
   CHECK(slots(tied(8 * k, k, 3)) == 8 * k + 2 * k);  // 10 instead of 16
   CHECK(slots(tied(3 * k, k, 3)) == 3 * k + 2 * k);  // 5 instead of 6
   CHECK(slots(tied(k, k, 3)) == 2 * k);              // instead of 3

@@ -18,7 +18,9 @@ std::vector<UnitId> ids(std::initializer_list<int> v) {
   return units;
 }
 PlanLimits limits(int n, int slots, int prefetch) {
-  return {.slots = slots, .prefetch = prefetch, .gathers = std::vector<bool>(static_cast<std::size_t>(n), true),
+  return {.slots = slots,
+          .prefetch = prefetch,
+          .gathers = std::vector<bool>(static_cast<std::size_t>(n), true),
           .own_slot = std::vector<bool>(static_cast<std::size_t>(n), false)};
 }
 
@@ -33,7 +35,9 @@ TEST_CASE("plan: with two slots each unit is gathered while the one before it is
 
 TEST_CASE("plan: with one slot nothing is gathered ahead of a live lease, and what is needed again at once is kept") {
   const StepPlan plan = build_plan(expected_events(ids({0, 1})), limits(2, 1, 1));
-  CHECK(plan.text(blocks(2)) == "gather a\nopen a\nclose a\nrelease a\ngather b\nopen b\nclose b\nopen b\nclose b\nrelease b\ngather a\nopen a\nclose a\nrelease a\n");
+  CHECK(plan.text(blocks(2)) ==
+        "gather a\nopen a\nclose a\nrelease a\ngather b\nopen b\nclose b\nopen b\nclose b\nrelease b\ngather a\nopen a\nclose a\nrelease "
+        "a\n");
 }
 
 TEST_CASE("plan: without prefetch no gather is planned, only what to give up") {
