@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "comm/operation.h"
+#include "comm/options.h"
 #include "comm/recorder.h"
 #include "tessera/error.h"
 
@@ -26,14 +27,16 @@ void check_count(Verb verb, Elements count, int parts, DType dtype) {
   const std::int64_t size = size_of(dtype);
   if (size == 0) throw UsageError(fmt::format("{} of an unknown element type", name_of(verb)));
   if (count.value > INT64_MAX / size / parts)
-    throw UsageError(fmt::format("{} of {} elements on each of {} ranks (more bytes than 64 bits can count)", name_of(verb), count.value, parts));
+    throw UsageError(
+        fmt::format("{} of {} elements on each of {} ranks (more bytes than 64 bits can count)", name_of(verb), count.value, parts));
 }
 
 void check_region(Verb verb, const char* name, const void* data, Elements count, DType dtype) {
   if (count.value == 0) return;
   if (data == nullptr) throw UsageError(fmt::format("{} of {} elements has no memory for '{}'", name_of(verb), count.value, name));
   if (address(data) % static_cast<Address>(size_of(dtype)) != 0)
-    throw UsageError(fmt::format("{}: '{}' does not start at a multiple of its element size ({} bytes)", name_of(verb), name, size_of(dtype)));
+    throw UsageError(
+        fmt::format("{}: '{}' does not start at a multiple of its element size ({} bytes)", name_of(verb), name, size_of(dtype)));
 }
 
 bool overlap(const void* a, Bytes a_bytes, const void* b, Bytes b_bytes) {
@@ -184,8 +187,7 @@ Pending Communicator::barrier(const Label& label, Stream& stream) {
 }
 
 Pending Communicator::submit(std::shared_ptr<Operation> operation, Stream& stream) {
-  if (recorder_->left())
-    throw UsageError(fmt::format("{} on a communicator that this rank has left or aborted", name_of(operation->verb)));
+  if (recorder_->left()) throw UsageError(fmt::format("{} on a communicator that this rank has left or aborted", name_of(operation->verb)));
   operation->recorder = recorder_;
   recorder_->enter(operation);
   start(operation, stream);
@@ -203,7 +205,10 @@ std::int64_t Communicator::submitted(Channel channel) const { return recorder_->
 std::vector<OperationRecord> Communicator::recent() const { return recorder_->recent(); }
 std::string Communicator::dump() const { return recorder_->dump(); }
 void Communicator::on_finish(std::function<void(const OperationRecord&)> callback) { recorder_->on_finish(std::move(callback)); }
-void Communicator::set_deadline(std::chrono::milliseconds deadline) { recorder_->set_deadline(deadline); }
+void Communicator::set_deadline(std::chrono::milliseconds deadline) {
+  comm::check_deadline(deadline);
+  recorder_->set_deadline(deadline);
+}
 std::chrono::milliseconds Communicator::deadline() const { return recorder_->deadline(); }
 
 }  // namespace tessera

@@ -39,7 +39,8 @@ inline float widen<f16>(f16 x) {
 
 template <class A>
 inline A add(A a, A b) {
-  if constexpr (std::is_integral_v<A>) return static_cast<A>(static_cast<std::make_unsigned_t<A>>(a) + static_cast<std::make_unsigned_t<A>>(b));
+  if constexpr (std::is_integral_v<A>)
+    return static_cast<A>(static_cast<std::make_unsigned_t<A>>(a) + static_cast<std::make_unsigned_t<A>>(b));
   else return a + b;
 }
 

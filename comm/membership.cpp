@@ -36,16 +36,16 @@ Membership agree_on_members(Communicator& parent, int color, int key, std::int64
     out.agreed = std::max(out.agreed, entry.proposal);
     if (entry.color == color) out.members.emplace_back(r);
   }
-  std::stable_sort(out.members.begin(), out.members.end(), [&](Rank a, Rank b) {
-    return all[static_cast<std::size_t>(a.value)].key < all[static_cast<std::size_t>(b.value)].key;
-  });
+  std::stable_sort(out.members.begin(), out.members.end(),
+                   [&](Rank a, Rank b) { return all[static_cast<std::size_t>(a.value)].key < all[static_cast<std::size_t>(b.value)].key; });
   const auto own = std::find(out.members.begin(), out.members.end(), parent.rank());
   out.rank = Rank(static_cast<int>(own - out.members.begin()));
   return out;
 }
 
 void check_rank(Rank rank, int size) {
-  if (rank.value < 0 || rank.value >= size) throw UsageError(fmt::format("rank {} was named, but the ranks are 0 to {}", rank.value, size - 1));
+  if (rank.value < 0 || rank.value >= size)
+    throw UsageError(fmt::format("rank {} was named, but the ranks are 0 to {}", rank.value, size - 1));
 }
 
 void check_size(int size) {

@@ -52,7 +52,7 @@ struct Operation {
   void waits_for(std::vector<Rank> peers);
 
   bool over() const;
-  void wait() const;           ///< until it is over
+  void wait() const;            ///< until it is over
   void wait_and_raise() const;  ///< until it is over; throws what it failed of
   OperationRecord record() const;
 

@@ -6,12 +6,20 @@
 
 namespace tessera::comm {
 
+void check_deadline(std::chrono::milliseconds deadline) {
+  if (deadline.count() <= 0)
+    throw UsageError(fmt::format("a deadline of {} ms was set (every operation would fail at once); 60 s is usual", deadline.count()));
+}
+
 void check_options(const TransportOptions& options) {
   constexpr std::int64_t kLargestElement = 8;
   if (options.chunk.value < kLargestElement)
-    throw UsageError(fmt::format("TransportOptions::chunk is {} bytes (one element can take {}); 1 MiB is usual", options.chunk.value, kLargestElement));
-  if (options.deadline.count() <= 0)
-    throw UsageError(fmt::format("TransportOptions::deadline is {} ms (every operation would fail at once)", options.deadline.count()));
+    throw UsageError(
+        fmt::format("TransportOptions::chunk is {} bytes (one element can take {}); 1 MiB is usual", options.chunk.value, kLargestElement));
+  constexpr std::int64_t kMostAtOnce = 1 << 30;  // MPI counts in int
+  if (options.chunk.value > kMostAtOnce)
+    throw UsageError(fmt::format("TransportOptions::chunk is {} bytes (more than {}); 1 MiB is usual", options.chunk.value, kMostAtOnce));
+  check_deadline(options.deadline);
   if (options.random_delay.count() < 0)
     throw UsageError(fmt::format("TransportOptions::random_delay is {} us (fewer than none)", options.random_delay.count()));
 }

@@ -73,7 +73,11 @@ void FlightRecorder::ended(const OperationRecord& record) const {
     const core::MutexLock lock(mutex_);
     callback = callback_;
   }
-  if (callback) callback(record);
+  if (!callback) return;
+  try {
+    callback(record);
+  } catch (...) {  // on a worker thread nobody could catch it; the operation itself has ended as it has
+  }
 }
 
 std::array<std::int64_t, kChannels> FlightRecorder::submitted() const {
@@ -170,6 +174,16 @@ std::string disagreement_message(Rank one, const std::string& in_one, Rank other
 std::string departure_message(Rank gone, std::int64_t calls, Channel channel, Rank rank, const std::string& waits_in) {
   return fmt::format("rank {} left after {} operations of channel {} (#0 to #{} were called); rank {} waits for it in {}", gone.value,
                      calls, name_of(channel), calls - 1, rank.value, waits_in);
+}
+
+std::string out_of_turn_message(Rank rank, const std::string& described, const Operation& operation) {
+  return fmt::format("rank {} could not begin {} within {:.3f} s: an earlier operation of channel {} is held up by its stream", rank.value,
+                     described, seconds(operation.deadline - operation.submitted), name_of(operation.label.channel));
+}
+
+std::string held_up_message(Rank rank, std::chrono::milliseconds deadline) {
+  return fmt::format("rank {} could not resume the step within {:.3f} s: operations of the old one are held up by their streams",
+                     rank.value, seconds(deadline));
 }
 
 }  // namespace tessera::comm

@@ -62,6 +62,10 @@ std::string list_ranks(const std::vector<Rank>& ranks);
 std::string disagreement_message(Rank one, const std::string& in_one, Rank other, const std::string& in_other);
 /// `gone` left after `calls` operations, and `rank` waits in a later one.
 std::string departure_message(Rank gone, std::int64_t calls, Channel channel, Rank rank, const std::string& waits_in);
+/// The operation is ready, but an earlier one of its channel has not come out of its stream.
+std::string out_of_turn_message(Rank rank, const std::string& described, const Operation& operation);
+/// A step cannot be resumed while its operations are still in their streams.
+std::string held_up_message(Rank rank, std::chrono::milliseconds deadline);
 
 }  // namespace comm
 

@@ -64,7 +64,8 @@ MemoryBytes MemoryLedger::peak() const {
 
 Buffer::Buffer(Bytes bytes, Category category, std::shared_ptr<MemoryLedger> ledger) : bytes_(bytes) {
   if (bytes.value < 0) throw UsageError("a Buffer of " + std::to_string(bytes.value) + " bytes was asked for (fewer than none)");
-  if (ledger == nullptr) throw UsageError("a Buffer of " + std::string(name_of(category)) + " was asked for without a ledger to enter it in");
+  if (ledger == nullptr)
+    throw UsageError("a Buffer of " + std::string(name_of(category)) + " was asked for without a ledger to enter it in");
   if (bytes.value == 0) return;
   const auto size = static_cast<std::size_t>(bytes.value);
   auto* memory = static_cast<std::byte*>(::operator new(size, kAlignment, std::nothrow));
@@ -76,9 +77,7 @@ Buffer::Buffer(Bytes bytes, Category category, std::shared_ptr<MemoryLedger> led
       ::operator delete(p, kAlignment);
       ledger->remove(category, bytes);
     });
-  } catch (const std::bad_alloc&) {
-    throw_out_of_memory(bytes, category);
-  }
+  } catch (const std::bad_alloc&) { throw_out_of_memory(bytes, category); }
 #ifdef TESSERA_POISON
   poison(data_.get(), size);
 #endif

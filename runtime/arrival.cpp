@@ -48,30 +48,38 @@ void arrive(Context& context, const ArrivalRecord& mine) {
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].error == ArrivalError::none) continue;
     const std::string message = fmt::format("rank {}: {}", r, all[r].text.data());
-    if (all[r].error == ArrivalError::out_of_memory) throw OutOfMemory(message, Bytes(0));
+    if (all[r].error == ArrivalError::out_of_memory) throw OutOfMemory(message, Bytes(static_cast<std::int64_t>(all[r].subject)));
     throw UsageError(message);
   }
   const ArrivalRecord& first = all.front();
   for (std::size_t r = 1; r < all.size(); ++r) {
     const ArrivalRecord& other = all[r];
-    const auto differ = [&](const std::string& a, const std::string& b, const char* advice) {
-      throw UsageError(fmt::format("ranks differ at {}: rank 0 {}, rank {} {}; {}", name_of(first.kind), a, r, b, advice));
+    const auto message = [&](const std::string& a, const std::string& b, const char* advice) {
+      return fmt::format("ranks differ at {}: rank 0 {}, rank {} {}; {}", name_of(first.kind), a, r, b, advice);
     };
     if (other.kind != first.kind)
-      differ(fmt::format("calls {}", name_of(first.kind)), fmt::format("calls {}", name_of(other.kind)),
-             "make the same calls on every rank");
+      throw RanksDiverged(message(fmt::format("calls {}", name_of(first.kind)), fmt::format("calls {}", name_of(other.kind)),
+                                  "make the same calls on every rank"));
     if (other.leaves != first.leaves)
-      differ(fmt::format("had {} micro-batches", first.leaves), fmt::format("{}", other.leaves),
-             "give every rank the same number of micro-batches in a step");
+      throw RanksDiverged(message(fmt::format("had {} micro-batches", first.leaves), fmt::format("{}", other.leaves),
+                                  "give every rank the same number of micro-batches in a step"));
     if (other.gathers != first.gathers)
-      differ(fmt::format("made {} gathers", first.gathers), fmt::format("{}", other.gathers),
-             "lease the same units in the same order on every rank");
-    if (other.reductions != first.reductions)
-      differ(fmt::format("made {} gradient reductions", first.reductions), fmt::format("{}", other.reductions),
-             "give the same units gradients on every rank, or declare a unit optional()");
-    if (other.spec != first.spec) differ("has one model", "another", "build the same ModelSpec on every rank");
+      throw RanksDiverged(message(fmt::format("made {} gathers", first.gathers), fmt::format("{}", other.gathers),
+                                  "lease the same units in the same order on every rank"));
+    if (other.reductions != first.reductions) {
+      const auto last = [&](const ArrivalRecord& a) {
+        if (a.last_reduced < 0) return fmt::format("{} gradient reductions", a.reductions);
+        return fmt::format("{} gradient reductions, the last of unit '{}'", a.reductions,
+                           context.name(UnitId(static_cast<int>(a.last_reduced))));
+      };
+      throw RanksDiverged(
+          message("made " + last(first), last(other), "give the same units gradients on every rank, or declare a unit optional()"));
+    }
+    if (other.subject != first.subject) throw UsageError(message("sets one tensor", "another", "set the same tensor on every rank"));
+    if (other.spec != first.spec) throw UsageError(message("has one model", "another", "build the same ModelSpec on every rank"));
     if (other.options != first.options)
-      differ(fmt::format("has {}", first.text.data()), fmt::format("{}", other.text.data()), "give every rank the same options");
+      throw UsageError(
+          message(fmt::format("has {}", first.text.data()), fmt::format("{}", other.text.data()), "give every rank the same options"));
   }
 }
 

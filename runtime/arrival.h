@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/context.h"
+#include "tessera/error.h"
 
 namespace tessera::runtime {
 
@@ -23,11 +24,19 @@ struct ArrivalRecord {
   std::int64_t reductions = 0;
   std::uint64_t spec = 0;  ///< fingerprints
   std::uint64_t options = 0;
-  std::array<char, 184> text{};  ///< of the error, or the options in words
+  std::uint64_t subject = 0;       ///< of set: which tensor; of out_of_memory: bytes
+  std::int64_t last_reduced = -1;  ///< unit of the last gradient reduction
+  std::array<char, 184> text{};    ///< of the error, or the options in words
 
   void say(const std::string& words);
 };
 static_assert(std::is_trivially_copyable_v<ArrivalRecord>);
+
+/// Ranks have made different calls, so that operations of some have no counterpart: the step cannot go on, but all can restart it.
+class RanksDiverged : public UsageError {
+ public:
+  using UsageError::UsageError;
+};
 
 /// Collective; blocks. Returns once all ranks have come with compatible records; else throws on every rank the same: the lowest rank's own
 /// error, or UsageError naming what differs between which ranks.

@@ -57,7 +57,11 @@ class Context {
     account();
   }
   void span(std::string_view what, UnitId unit, Clock::time_point begin, Clock::time_point end) const {
-    if (options_.observer) options_.observer->span(what, unit, begin, end);
+    if (!options_.observer) return;
+    try {
+      options_.observer->span(what, unit, begin, end);
+    } catch (...) {  // spans end in destructors too: an observer's own trouble is not the step's
+    }
   }
   double exposed_seconds() const { return std::chrono::duration<double>(exposed_).count(); }
 

@@ -14,21 +14,20 @@ namespace detail {
 struct ParameterLeaseState {
   EngineImpl* engine;
   UnitId unit;
-  int uncaught;  // exceptions in flight when the lease began: more at its end means that it is being unwound
   Phase phase;
   runtime::Clock::time_point begin = runtime::Clock::now();
   bool open = true;
 
-  void end(bool unwinding) {
+  void end() {
     open = false;
     engine->span(phase == Phase::forward ? "lease forward" : "lease backward", unit, begin);
-    engine->close_parameters(unit, unwinding);
+    engine->close_parameters(unit);
   }
 };
 struct GradientLeaseState {
   EngineImpl* engine;
   UnitId unit;
-  int uncaught;
+  int uncaught;  // exceptions in flight when the lease began: more at its end means that it is being unwound
   runtime::GradientTarget target;
   bool open = true;
 };
@@ -51,7 +50,7 @@ ParameterLease::ParameterLease(ParameterLease&&) noexcept = default;
 ParameterLease::~ParameterLease() {
   if (!state_ || !state_->open) return;
   try {
-    state_->end(detail::unwinding(state_->uncaught));
+    state_->end();
   } catch (...) { state_->engine->defer(std::current_exception()); }
 }
 
@@ -65,7 +64,7 @@ const void* ParameterLease::find(std::string_view tensor, DType dtype, Elements&
 
 void ParameterLease::close() {
   if (!state_ || !state_->open) return;
-  state_->end(false);
+  state_->end();
 }
 
 // --- GradientLease --------------------------------------------------------------------------------------------------
@@ -169,8 +168,7 @@ Evaluation Engine::evaluation() {
 
 ParameterLease Engine::gather(UnitId unit, Phase phase) {
   impl_->open_parameters(unit);
-  return ParameterLease(
-      std::make_unique<detail::ParameterLeaseState>(detail::ParameterLeaseState{impl_.get(), unit, std::uncaught_exceptions(), phase}));
+  return ParameterLease(std::make_unique<detail::ParameterLeaseState>(detail::ParameterLeaseState{impl_.get(), unit, phase}));
 }
 
 GradientLease Engine::gradients(UnitId unit) {

@@ -18,10 +18,11 @@ using runtime::Clock;
 
 template <class Body>
 auto EngineImpl::remember(Body body) -> decltype(body()) {
+  own_error_.clear();  // an earlier one was handled by the caller
   try {
     return body();
   } catch (const std::exception& e) {
-    if (own_error_.empty()) own_error_ = e.what();
+    own_error_ = e.what();
     throw;
   }
 }
@@ -34,45 +35,60 @@ EngineImpl::EngineImpl(const World& world, ModelSpec spec, Options options) : sp
     placement_ = runtime::place(
         spec_, options_,
         {.ranks = parent.size(), .full_flat_addressable = parent.full_flat_addressable(), .scratch = parent.scratch_bytes(parent.size())});
-  } catch (const UsageError& e) { error = e.what(); }
+    groups_ = runtime::resolve_groups(spec_, options_);
+  } catch (const std::exception& e) { error = e.what(); }  // UsageError, or whatever Options::groups throws
   communicator_ = parent.split(0, parent.rank().value, ledger_, options_.deadline.count() > 0 ? options_.deadline : parent.deadline());
   std::vector<std::string> names;
   for (const UnitSpec& u : spec_.units()) names.push_back(u.name);
   communicator_->name_units(std::move(names));
   if (options_.observer) communicator_->on_finish([observer = options_.observer](const OperationRecord& r) { observer->operation(r); });
   context_ = std::make_unique<runtime::Context>(spec_, options_, communicator_);
-  arrive(ArrivalKind::setup, error);
+  const std::string words = runtime::in_words(options_, groups_);
+  ArrivalRecord setup = record(ArrivalKind::setup, error);
+  setup.spec = spec_.fingerprint();
+  setup.options = runtime::fingerprint(words);
+  if (error.empty()) setup.say(words);
+  runtime::arrive(*context_, setup);
 
-  ArrivalRecord memory;
-  memory.kind = ArrivalKind::memory;
+  ArrivalRecord memory = record(ArrivalKind::memory, {});
   try {
     storage_ = std::make_unique<runtime::Storage>(placement_, *communicator_, ledger_);
   } catch (const OutOfMemory& e) {
     memory.error = runtime::ArrivalError::out_of_memory;
+    memory.subject = static_cast<std::uint64_t>(e.requested.value);
     memory.say(e.what());
   }
   runtime::arrive(*context_, memory);
   parameters_ = std::make_unique<runtime::ParameterSchedule>(*context_, *storage_);
   gradients_ = std::make_unique<runtime::GradientSchedule>(*context_, *storage_);
-  update_ = std::make_unique<runtime::Update>(*context_, *storage_, *gradients_);
+  update_ = std::make_unique<runtime::Update>(*context_, *storage_, *gradients_, groups_);
 }
 
 EngineImpl::~EngineImpl() { communicator_->leave(); }
 
-void EngineImpl::arrive(ArrivalKind kind, const std::string& error) {
+ArrivalRecord EngineImpl::record(ArrivalKind kind, const std::string& error) const {
   ArrivalRecord mine;
   mine.kind = kind;
   mine.leaves = leaves_;
   mine.gathers = communicator_->submitted(Channel::gather);
   mine.reductions = communicator_->submitted(Channel::reduce);
-  mine.spec = spec_.fingerprint();
-  mine.options = runtime::fingerprint(options_);
-  mine.say(runtime::in_words(options_));
+  if (gradients_) mine.last_reduced = gradients_->last_reduced().value;
   if (!error.empty()) {
     mine.error = runtime::ArrivalError::usage;
     mine.say(error);
   }
-  runtime::arrive(*context_, mine);
+  return mine;
+}
+
+// Nobody leaves a collective change before all have made it. Otherwise a faster rank's exception in what comes next could end the change
+// here and not there.
+void EngineImpl::part_together() {
+  Pending all = communicator_->barrier(context_->label(Channel::control, kNoUnit), context_->stream(Channel::control));
+  try {
+    context_->wait(all, "wait step", kNoUnit);
+  } catch (const StepInterrupted&) {
+    // Somebody has left, so all have come: the change is made everywhere. The next call says what happened.
+  }
 }
 
 void EngineImpl::defer(std::exception_ptr error) noexcept {
@@ -103,42 +119,64 @@ std::string EngineImpl::open_ends() const {
 
 // --- values ---------------------------------------------------------------------------------------------------------
 
-void EngineImpl::fill_segment(UnitId unit, std::size_t i, int only_tensor, const Fill& fill) {
+std::string EngineImpl::fill_segment(UnitId unit, std::size_t i, int only_tensor, const Fill& fill) {
   const runtime::SegmentPlacement& s = storage_->unit(unit).segments[i];
   const Region own = storage_->owned_parameters(unit, i);
   const Elements begin = s.share * communicator_->rank().value;
-  for (const shard::TensorRange& r : storage_->pieces(unit, s, begin, s.share)) {
-    if (only_tensor >= 0 && r.tensor != only_tensor) continue;
-    fill(TensorPiece{unit, spec_[unit], spec_[unit].tensors[static_cast<std::size_t>(r.tensor)], r.tensor_offset, r.elements,
-                     static_cast<std::byte*>(own.data) + to_bytes(r.flat_offset - begin, s.dtype).value});
+  std::string error;
+  try {
+    for (const shard::TensorRange& r : storage_->pieces(unit, s, begin, s.share)) {
+      if (only_tensor >= 0 && r.tensor != only_tensor) continue;
+      fill(TensorPiece{unit, spec_[unit], spec_[unit].tensors[static_cast<std::size_t>(r.tensor)], r.tensor_offset, r.elements,
+                       static_cast<std::byte*>(own.data) + to_bytes(r.flat_offset - begin, s.dtype).value});
+    }
+  } catch (const std::exception& e) { error = e.what(); } catch (...) {
+    error = "something that is no std::exception";
   }
-  if (!s.parameters_whole) return;
+  if (!s.parameters_whole) return error;
+  // Also after an error: the other ranks are in this gather.
   const Buffer& whole = storage_->segment(unit, i).parameters;
   Pending pending =
       communicator_->all_gather({own.data, own.owner}, {whole.data(), whole.owner()}, s.share, s.dtype,
                                 context_->label(Channel::gather, unit, static_cast<int>(i)), context_->stream(Channel::gather));
   context_->wait(pending, "wait parameters", unit);
+  return error;
 }
 
 void EngineImpl::initialize(const Fill& fill) {
   check_ready();
   const std::string ends = open_ends();
-  arrive(ArrivalKind::initialize, ends.empty() ? ends : "initialize: " + ends);
+  runtime::arrive(*context_, record(ArrivalKind::initialize, ends.empty() ? ends : "initialize: " + ends));
   parameters_->drop_all();
+  std::string error;
   for (std::size_t u = 0; u < spec_.units().size(); ++u)
-    for (std::size_t i = 0; i < placement_.units[u].segments.size(); ++i) fill_segment(UnitId(static_cast<int>(u)), i, -1, fill);
+    for (std::size_t i = 0; i < placement_.units[u].segments.size(); ++i) {
+      const std::string of_segment = fill_segment(UnitId(static_cast<int>(u)), i, -1, fill);
+      if (error.empty()) error = of_segment;
+    }
+  runtime::arrive(*context_, record(ArrivalKind::initialize, error.empty() ? error : "initialize: the fill threw: " + error));
+  part_together();
 }
 
 void EngineImpl::set(UnitId unit, std::string_view tensor, const Fill& fill) {
   check_ready();
-  check_unit(unit);
-  const int index = tensor_index(unit, tensor);
-  const std::string ends = open_ends();
-  arrive(ArrivalKind::set, ends.empty() ? ends : fmt::format("set of '{}': {}", tensor, ends));
+  std::string error;
+  int index = -1;
+  try {
+    check_unit(unit);
+    index = tensor_index(unit, tensor);
+  } catch (const UsageError& e) { error = e.what(); }
+  if (error.empty() && !open_ends().empty()) error = fmt::format("set of '{}': {}", tensor, open_ends());
+  ArrivalRecord mine = record(ArrivalKind::set, error);
+  mine.subject = (static_cast<std::uint64_t>(unit.value) << 32) + static_cast<std::uint32_t>(index) + 1;
+  runtime::arrive(*context_, mine);
   parameters_->drop_all();
   const int segment = storage_->layout(unit).place(index).segment;
   for (std::size_t i = 0; i < storage_->unit(unit).segments.size(); ++i)
-    if (storage_->unit(unit).segments[i].segment == segment) fill_segment(unit, i, index, fill);
+    if (storage_->unit(unit).segments[i].segment == segment) error = fill_segment(unit, i, index, fill);
+  runtime::arrive(*context_,
+                  record(ArrivalKind::set, error.empty() ? error : fmt::format("set of '{}': the fill threw: {}", tensor, error)));
+  part_together();
 }
 
 int EngineImpl::tensor_index(UnitId unit, std::string_view tensor) const {
@@ -223,6 +261,10 @@ void EngineImpl::open_evaluation() {
 
 void EngineImpl::close_evaluation() {
   if (scope_ != Scope::evaluation) return;
+  if (communicator_->interrupted()) {
+    abandon_evaluation();
+    check_ready();  // throws StepInterrupted
+  }
   if (parameters_->leases() > 0) {
     const std::string ends = open_ends();
     abandon_evaluation();
@@ -251,8 +293,8 @@ void EngineImpl::open_parameters(UnitId unit) {
   });
 }
 
-void EngineImpl::close_parameters(UnitId unit, bool unwinding) {
-  remember([&] { parameters_->close(unit, !unwinding && !communicator_->interrupted()); });
+void EngineImpl::close_parameters(UnitId unit) {
+  remember([&] { parameters_->close(unit, !communicator_->interrupted()); });
 }
 
 const void* EngineImpl::find_parameters(UnitId unit, std::string_view tensor, DType dtype, Elements& count) const {
@@ -320,20 +362,20 @@ StepResult EngineImpl::step(const StepOptions& options) {
   std::string error = open_ends();
   if (error.empty() && leaves_ == 0) error = "no micro-batch was run";
   if (error.empty() && !std::isfinite(options.learning_rate)) error = fmt::format("learning_rate is {}", options.learning_rate);
-  if (error.empty() && !std::isfinite(options.gradient_scale)) error = fmt::format("gradient_scale is {}", options.gradient_scale);
+  const auto scale = static_cast<float>(options.gradient_scale);
+  if (error.empty() && (!std::isfinite(scale) || (scale == 0.0f && options.gradient_scale != 0.0)))
+    error = fmt::format("gradient_scale is {}, which fp32 cannot hold", options.gradient_scale);
   if (error.empty() && !(options.clip_norm >= 0.0)) error = fmt::format("clip_norm is {} (0 is off)", options.clip_norm);
-  ArrivalRecord mine;
-  mine.kind = ArrivalKind::step;
-  mine.leaves = leaves_;
-  mine.gathers = communicator_->submitted(Channel::gather);
-  mine.reductions = communicator_->submitted(Channel::reduce);
-  mine.options = runtime::fingerprint(options);
-  mine.say(runtime::in_words(options));
-  if (!error.empty()) {
-    mine.error = runtime::ArrivalError::usage;
-    mine.say("step: " + error);
+  ArrivalRecord mine = record(ArrivalKind::step, error.empty() ? error : "step: " + error);
+  mine.options = runtime::fingerprint(runtime::in_words(options));
+  if (error.empty()) mine.say(runtime::in_words(options));
+  try {
+    runtime::arrive(*context_, mine);
+  } catch (const runtime::RanksDiverged& e) {
+    interrupt(e.what());  // operations without a counterpart end here, not at their deadline
+    throw;
   }
-  runtime::arrive(*context_, mine);
+  parameters_->keep_plans();
   return finish_step(options);
 }
 
@@ -363,6 +405,7 @@ StepResult EngineImpl::finish_step(const StepOptions& options) {
   result.step = applied_;
   drop_step();
   ++context_->step;
+  part_together();
   if (!result.applied && options_.non_finite == NonFinite::raise) throw RuntimeFailure(result.reason);
   return result;
 }
@@ -381,6 +424,7 @@ void EngineImpl::restart_step() {
   if (!communicator_->interrupted()) interrupt("restart_step was called");
   communicator_->resume();
   deferred_ = nullptr;
+  parameters_->restore_plans();
   drop_step();
 }
 

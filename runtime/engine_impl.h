@@ -38,7 +38,7 @@ class EngineImpl {
   void abandon_evaluation() noexcept;
 
   void open_parameters(UnitId unit);
-  void close_parameters(UnitId unit, bool unwinding);
+  void close_parameters(UnitId unit);
   const void* find_parameters(UnitId unit, std::string_view tensor, DType dtype, Elements& count) const;
 
   runtime::GradientTarget open_gradients(UnitId unit);
@@ -71,10 +71,11 @@ class EngineImpl {
 
   void check_ready();  // throws what was deferred, and StepInterrupted while a step is interrupted
   void check_unit(UnitId unit) const;
-  void arrive(runtime::ArrivalKind kind, const std::string& error = {});
+  runtime::ArrivalRecord record(runtime::ArrivalKind kind, const std::string& error) const;
+  void part_together();
   std::string open_ends() const;  // live leases and open scopes, in words; empty if there are none
   void interrupt(const std::string& cause) noexcept;
-  void fill_segment(UnitId unit, std::size_t segment, int only_tensor, const Fill& fill);
+  std::string fill_segment(UnitId unit, std::size_t segment, int only_tensor, const Fill& fill);
   void drop_step();
   StepResult finish_step(const StepOptions& options);
   /// Runs `body`; remembers what it throws as the cause should it unwind a leaf.
@@ -86,6 +87,7 @@ class EngineImpl {
   std::shared_ptr<MemoryLedger> ledger_ = std::make_shared<MemoryLedger>();
   std::shared_ptr<Communicator> communicator_;
   runtime::Placement placement_;
+  runtime::TensorGroups groups_;
   std::unique_ptr<runtime::Context> context_;
   std::unique_ptr<runtime::Storage> storage_;
   std::unique_ptr<runtime::ParameterSchedule> parameters_;

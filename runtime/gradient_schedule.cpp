@@ -184,6 +184,7 @@ void GradientSchedule::submit(UnitId unit) {
         context_.label(Channel::reduce, unit, static_cast<int>(i), fingerprint(g.given)), context_.stream(Channel::reduce)));
   }
   g.in_sum = true;
+  last_reduced_ = unit;
   for (std::size_t t = 0; t < g.given.size(); ++t)
     if (g.given[t]) g.touched[t] = true;
 }
@@ -274,6 +275,7 @@ bool GradientSchedule::touched(UnitId unit) const {
 }
 
 void GradientSchedule::reset() {
+  last_reduced_ = kNoUnit;
   for (Slot& slot : storage_.gradient_pool()) slot.pending.clear(), slot.held = false;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     UnitGradients& g = units_[u];

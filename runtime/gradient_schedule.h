@@ -43,6 +43,8 @@ class GradientSchedule {
   /// Starts the next step: nothing is summed yet.
   void reset();
 
+  UnitId last_reduced() const { return last_reduced_; }  ///< in this step
+
   int leases() const;
   std::string live_leases() const;
 
@@ -81,6 +83,7 @@ class GradientSchedule {
   Context& context_;
   Storage& storage_;
   std::vector<UnitGradients> units_;
+  UnitId last_reduced_;
   std::int64_t clock_ = 0;
 };
 

@@ -20,19 +20,28 @@ std::string in_words(const Optimizer& o) {
   return std::visit(Visitor{}, o);
 }
 
-std::uint64_t hash(const std::string& words) {
-  std::uint64_t h = 0xcbf29ce484222325ull;  // FNV-1a
-  for (const char c : words) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return h;
-}
-
 }  // namespace
 
-std::string in_words(const Options& o) {
+TensorGroups resolve_groups(const ModelSpec& spec, const Options& options) {
+  TensorGroups groups;
+  for (const UnitSpec& unit : spec.units()) {
+    groups.emplace_back();
+    for (const TensorSpec& tensor : unit.tensors)
+      groups.back().push_back(options.groups ? options.groups(tensor) : TensorGroup{.decay = tensor.shape.size() >= 2});
+  }
+  return groups;
+}
+
+std::string in_words(const Options& o, const TensorGroups& groups) {
+  std::string by_tensor;
+  for (const std::vector<TensorGroup>& unit : groups)
+    for (const TensorGroup& g : unit) by_tensor += fmt::format("{} {},", g.learning_rate_scale, g.decay);
   return fmt::format(
-      "stage={} optimizer={} micro_batches={} parameter_slots={} prefetch={} gradient_slots={} memory_budget={} non_finite={}",
+      "stage={} optimizer={} micro_batches={} parameter_slots={} prefetch={} gradient_slots={} memory_budget={} non_finite={} "
+      "deadline_ms={} "
+      "groups={:x}",
       static_cast<int>(o.stage), in_words(o.optimizer), o.micro_batches, o.parameter_slots, o.prefetch, o.gradient_slots,
-      o.memory_budget.value, static_cast<int>(o.non_finite));
+      o.memory_budget.value, static_cast<int>(o.non_finite), o.deadline.count(), fingerprint(by_tensor));
 }
 
 std::string in_words(const StepOptions& o) {
@@ -40,7 +49,10 @@ std::string in_words(const StepOptions& o) {
                      static_cast<int>(o.norm));
 }
 
-std::uint64_t fingerprint(const Options& options) { return hash(in_words(options)); }
-std::uint64_t fingerprint(const StepOptions& options) { return hash(in_words(options)); }
+std::uint64_t fingerprint(const std::string& words) {
+  std::uint64_t h = 0xcbf29ce484222325ull;  // FNV-1a
+  for (const char c : words) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return h;
+}
 
 }  // namespace tessera::runtime

@@ -23,11 +23,12 @@ ParameterSchedule::ParameterSchedule(Context& context, Storage& storage)
   }
   const std::vector<UnitId>& order = context.spec().order();
   if (!order.empty()) {
-    plans_[0] = build_plan(expected_events(order), limits_);
+    plans_.by_scope[0] = build_plan(expected_events(order), limits_);
     std::vector<LeaseEvent> forward = expected_events(order);
     forward.resize(forward.size() / 2);
-    plans_[1] = build_plan(forward, limits_);
-    known_[0] = known_[1] = true;
+    plans_.by_scope[1] = build_plan(forward, limits_);
+    plans_.known[0] = plans_.known[1] = true;
+    kept_ = plans_;
   }
 }
 
@@ -42,9 +43,9 @@ void ParameterSchedule::open_scope(ScopeKind kind) {
 
 void ParameterSchedule::close_scope() {
   const auto k = static_cast<std::size_t>(scope_);
-  if (missed_ || !known_[k] || cursor_ < plans_[k].steps.size()) {
-    plans_[k] = build_plan(observed_, limits_);
-    known_[k] = true;
+  if (missed_ || !plans_.known[k] || cursor_ < plans_.by_scope[k].steps.size()) {
+    plans_.by_scope[k] = build_plan(observed_, limits_);
+    plans_.known[k] = true;
   }
   abandon_scope();
 }
@@ -85,10 +86,10 @@ void ParameterSchedule::close(UnitId unit, bool follow_plan) {
 void ParameterSchedule::follow(LeaseEvent event) {
   if (!scope_open_) return;
   observed_.push_back(event);
-  if (!known_[static_cast<std::size_t>(scope_)]) return;
+  if (!plans_.known[static_cast<std::size_t>(scope_)]) return;
   const bool is_open = event.kind == LeaseEvent::Kind::open;
   const PlanStep wanted{is_open ? PlanStep::Kind::open : PlanStep::Kind::close, event.unit};
-  const std::vector<PlanStep>& steps = plans_[static_cast<std::size_t>(scope_)].steps;
+  const std::vector<PlanStep>& steps = plans_.by_scope[static_cast<std::size_t>(scope_)].steps;
   auto at = steps.begin() + static_cast<std::ptrdiff_t>(cursor_);
   if (at == steps.end() || !(*at == wanted)) {
     missed_ = true;
@@ -103,7 +104,7 @@ void ParameterSchedule::follow(LeaseEvent event) {
 }
 
 void ParameterSchedule::carry_out() {
-  const std::vector<PlanStep>& steps = plans_[static_cast<std::size_t>(scope_)].steps;
+  const std::vector<PlanStep>& steps = plans_.by_scope[static_cast<std::size_t>(scope_)].steps;
   for (; cursor_ < steps.size(); ++cursor_) {
     const PlanStep& s = steps[cursor_];
     UnitParameters& p = units_[index(s.unit)];

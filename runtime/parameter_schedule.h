@@ -29,7 +29,8 @@ class ParameterSchedule {
   /// A lease begins: returns when the unit is there. Throws UsageError naming the live leases where no slot can be had; then no lease is
   /// counted.
   void open(UnitId unit);
-  /// A lease ends. `follow` is false while an exception unwinds: then the plan is not followed.
+  /// A lease ends, by its scope's end or by an exception: the plan goes on, since the exception may be caught inside the leaf. `follow` is
+  /// false where nothing can be started any more.
   void close(UnitId unit, bool follow);
 
   /// First byte of a segment of a leased unit.
@@ -41,7 +42,12 @@ class ParameterSchedule {
 
   /// Forgets everything gathered: after a step, a set, or an interrupted step. No lease may be alive.
   void drop_all();
-  StepPlan plan() const { return plans_[0]; }
+  StepPlan plan() const { return plans_.by_scope[0]; }
+
+  /// All ranks have the same plans now: what was learnt is kept.
+  void keep_plans() { kept_ = plans_; }
+  /// Ranks may differ in what they have learnt since keep_plans(), because one closed a scope that another had to abandon.
+  void restore_plans() { plans_ = kept_; }
 
  private:
   struct UnitParameters {
@@ -66,8 +72,11 @@ class ParameterSchedule {
   std::vector<UnitParameters> units_;
   std::int64_t clock_ = 0;  // counts uses of slots
 
-  StepPlan plans_[2];  // by ScopeKind
-  bool known_[2] = {false, false};
+  struct Plans {
+    StepPlan by_scope[2];
+    bool known[2] = {false, false};
+  };
+  Plans plans_, kept_;
   bool scope_open_ = false;
   ScopeKind scope_ = ScopeKind::leaf;
   std::size_t cursor_ = 0;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "shard/optimizer.h"
 #include "tessera/error.h"
 
 namespace tessera::runtime {
@@ -118,6 +119,7 @@ MemoryBytes count_bytes(const ModelSpec& spec, Placement& p, int parameter_slots
 }
 
 void check(const ModelSpec& spec, const Options& o, const TransportTraits& t) {
+  shard::check(o.optimizer);
   if (spec.units().empty()) throw UsageError("the model has no units; declare them with ModelSpec::unit");
   if (t.ranks < 1) throw UsageError(fmt::format("{} ranks (at least 1)", t.ranks));
   if (o.micro_batches < 1) throw UsageError(fmt::format("Options::micro_batches is {} (at least 1)", o.micro_batches));
@@ -136,9 +138,8 @@ void check(const ModelSpec& spec, const Options& o, const TransportTraits& t) {
             tensor.name, u.name, name_of(tensor.dtype)));
 }
 
-}  // namespace
-
-Placement place(const ModelSpec& spec, const Options& options, const TransportTraits& transport) {
+// What the options ask for, and nothing said about other options.
+Placement place_as_told(const ModelSpec& spec, const Options& options, const TransportTraits& transport) {
   check(spec, options, transport);
   Placement p;
   p.moments = moments_per_element(options.optimizer);
@@ -186,6 +187,24 @@ Placement place(const ModelSpec& spec, const Options& options, const TransportTr
                           spec.units()[i].name, p.units[i].parameter_slot.value));
       return p;
     }
+  }
+  return p;
+}
+
+}  // namespace
+
+Placement place(const ModelSpec& spec, const Options& options, const TransportTraits& transport) {
+  Placement p = place_as_told(spec, options, transport);
+  for (int stage = 0; stage < static_cast<int>(options.stage); ++stage) {
+    Options lower = options;
+    lower.stage = static_cast<Stage>(stage);
+    lower.memory_budget = Bytes(0);
+    const Bytes total = place_as_told(spec, lower, transport).forecast.bytes.total;
+    if (total >= p.forecast.bytes.total) continue;
+    p.forecast.decisions.push_back(fmt::format(
+        "stage {} would hold {} bytes instead of {}: this model is so small that slots and padding outweigh what stage {} shards", stage,
+        total.value, p.forecast.bytes.total.value, static_cast<int>(options.stage)));
+    break;
   }
   return p;
 }

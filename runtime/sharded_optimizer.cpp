@@ -1,7 +1,8 @@
 #include "tessera/sharded_optimizer.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstdint>
+#include <memory>
 
 #include <fmt/format.h>
 
@@ -11,14 +12,42 @@ namespace tessera {
 
 // An engine that holds sharded parameters, gradients and moments; the caller's whole tensors are copied in and out, one unit at a time.
 struct ShardedOptimizer::Impl {
-  Impl(const World& world, std::vector<OwnTensor> own, Options options, Elements unit_elements)
-      : tensors(std::move(own)), engine(world, describe(tensors, unit_elements, first_of_unit), sharded(std::move(options))) {
-    // Rank 0's values become everybody's: its fills differ from the others' only there, so each rank takes rank 0's copy first.
-    broadcast_from_rank_0(world);
+  Impl(const World& all, std::vector<OwnTensor> own, Options options, Elements unit_elements)
+      : tensors(std::move(own)),
+        engine(all, describe(all, tensors, unit_elements, first_of_unit), sharded(std::move(options))),
+        world(all) {
+    reload();
+  }
+
+  // Rank 0's values become everybody's, in the caller's tensors and in the shards.
+  void reload() {
+    broadcast_from_rank_0();
     engine.initialize([&](const TensorPiece& piece) {
       const OwnTensor& t = find(piece);
       std::copy_n(t.parameters + piece.begin.value, piece.count.value, piece.values().data());
     });
+  }
+
+  // What one rank cannot accept is refused on all; peers must not wait for it.
+  static void agree(const World& world, const std::string& complaint) {
+    Stream stream("agree");
+    const auto refused = std::make_shared<std::uint8_t>(complaint.empty() ? std::uint8_t{0} : std::uint8_t{1});
+    world.communicator().all_reduce({refused.get(), refused}, Elements(1), DType::u8, ReduceOp::max, {}, stream).wait_host();
+    if (*refused != 0) throw UsageError(complaint.empty() ? "another rank's tensors were refused; see its message" : complaint);
+  }
+
+  static std::string refusal(const std::vector<OwnTensor>& tensors) {
+    if (tensors.empty()) return "ShardedOptimizer has no tensors to step";
+    for (const OwnTensor& t : tensors) {
+      TensorSpec shape;
+      shape.name = t.name;
+      shape.shape = t.shape;
+      try {
+        if (shape.elements() > Elements(0) && (t.parameters == nullptr || t.gradients == nullptr))
+          return fmt::format("tensor '{}' has {} elements but no memory", t.name, shape.elements().value);
+      } catch (const UsageError& e) { return e.what(); }
+    }
+    return {};
   }
 
   static Options sharded(Options options) {
@@ -27,8 +56,9 @@ struct ShardedOptimizer::Impl {
     return options;
   }
 
-  static ModelSpec describe(const std::vector<OwnTensor>& tensors, Elements unit_elements, std::vector<std::size_t>& first_of_unit) {
-    if (tensors.empty()) throw UsageError("ShardedOptimizer has no tensors to step");
+  static ModelSpec describe(const World& world, const std::vector<OwnTensor>& tensors, Elements unit_elements,
+                            std::vector<std::size_t>& first_of_unit) {
+    agree(world, refusal(tensors));
     ModelSpec spec;
     Elements in_unit{};
     UnitBuilder* unit = nullptr;
@@ -37,8 +67,6 @@ struct ShardedOptimizer::Impl {
       TensorSpec shape;
       shape.shape = tensors[i].shape;
       const Elements n = shape.elements();
-      if (n > Elements(0) && (tensors[i].parameters == nullptr || tensors[i].gradients == nullptr))
-        throw UsageError(fmt::format("tensor '{}' has {} elements but no memory", tensors[i].name, n.value));
       if (unit == nullptr || in_unit + n > unit_elements) {
         builders.push_back(std::make_unique<UnitBuilder>(spec.unit(fmt::format("group {}", builders.size()))));
         unit = builders.back().get();
@@ -57,7 +85,7 @@ struct ShardedOptimizer::Impl {
       if (tensors[i].name == piece.tensor.name) return tensors[i];
   }
 
-  void broadcast_from_rank_0(const World& world) {
+  void broadcast_from_rank_0() {
     Stream stream("broadcast");
     for (const OwnTensor& t : tensors) {
       TensorSpec shape;
@@ -93,6 +121,7 @@ struct ShardedOptimizer::Impl {
   std::vector<OwnTensor> tensors;
   std::vector<std::size_t> first_of_unit;  // and one past the last tensor
   Engine engine;
+  World world;
 };
 
 ShardedOptimizer::ShardedOptimizer(const World& world, std::vector<OwnTensor> tensors, Options options, Elements unit_elements)
@@ -100,6 +129,7 @@ ShardedOptimizer::ShardedOptimizer(const World& world, std::vector<OwnTensor> te
 ShardedOptimizer::~ShardedOptimizer() = default;
 
 StepResult ShardedOptimizer::step(const StepOptions& options) { return impl_->step(options); }
+void ShardedOptimizer::reload() { impl_->reload(); }
 RankReport ShardedOptimizer::report() const { return impl_->engine.report(); }
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -15,8 +16,8 @@
 
 namespace tessera::runtime {
 
-Update::Update(Context& context, Storage& storage, const GradientSchedule& gradients)
-    : context_(context), storage_(storage), gradients_(gradients) {
+Update::Update(Context& context, Storage& storage, const GradientSchedule& gradients, TensorGroups groups)
+    : context_(context), storage_(storage), gradients_(gradients), groups_(std::move(groups)) {
   for (const UnitSpec& u : context.spec().units()) steps_.emplace_back(u.tensors.size(), 0);
 }
 
@@ -24,11 +25,6 @@ const float* Update::summed(UnitId unit, std::size_t i) const {
   const SegmentPlacement& s = storage_.unit(unit).segments[i];
   if (whole_sum_needed(s)) return storage_.segment(unit, i).gradients.as<float>();
   return static_cast<const float*>(storage_.owned_gradients(unit, i).data);
-}
-
-TensorGroup Update::group(const TensorSpec& tensor) const {
-  if (context_.options().groups) return context_.options().groups(tensor);
-  return {.learning_rate_scale = 1.0f, .decay = tensor.shape.size() >= 2};
 }
 
 void Update::gather_gradients() {
@@ -116,7 +112,7 @@ void Update::apply(const StepOptions& options, double clip_factor) {
       for (const shard::TensorRange& r : storage_.pieces(unit, s, begin, storage_.update_count(s))) {
         const auto t = static_cast<std::size_t>(r.tensor);
         if (!gradients_.touched(unit, t)) continue;
-        const TensorGroup g = group(spec.tensors[t]);
+        const TensorGroup& g = groups_[u][t];
         const std::int64_t at = (r.flat_offset - begin).value;
         shard::OptimizerRange range;
         range.parameters = parameters + at;

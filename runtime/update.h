@@ -7,6 +7,7 @@
 
 #include "runtime/context.h"
 #include "runtime/gradient_schedule.h"
+#include "runtime/options_text.h"
 #include "runtime/storage.h"
 #include "tessera/options.h"
 
@@ -21,7 +22,7 @@ struct NormVerdict {
 
 class Update {
  public:
-  Update(Context& context, Storage& storage, const GradientSchedule& gradients);
+  Update(Context& context, Storage& storage, const GradientSchedule& gradients, TensorGroups groups);
 
   /// Collective. Segments that every rank updates whole get the whole sum.
   void gather_gradients();
@@ -35,11 +36,11 @@ class Update {
  private:
   const float* summed(UnitId unit, std::size_t segment) const;  // what update and norm read, from update_begin on
   bool whole_sum_needed(const SegmentPlacement& s) const { return s.trainable && s.moments_whole && s.share < s.full; }
-  TensorGroup group(const TensorSpec& tensor) const;
 
   Context& context_;
   Storage& storage_;
   const GradientSchedule& gradients_;
+  TensorGroups groups_;
   std::vector<std::vector<std::int64_t>> steps_;  // by unit and tensor: updates so far, for bias correction
 };
 

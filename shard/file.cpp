@@ -35,8 +35,7 @@ Descriptor create_beside(const std::string& path, std::string& name) {
     if (descriptor.get() >= 0) return descriptor;
     if (errno != EEXIST) fail(path, fmt::format("creating the temporary file {}", name), errno);
   }
-  throw CheckpointError(fmt::format("{0}: {1} files {0}.tmp.* lie beside it; remove those of dead processes", path, kAttempts),
-                        path);
+  throw CheckpointError(fmt::format("{0}: {1} files {0}.tmp.* lie beside it; remove those of dead processes", path, kAttempts), path);
 }
 
 std::string folder_of(const std::string& path) {
@@ -70,14 +69,12 @@ std::uint64_t InputFile::size_bytes() const { return static_cast<std::uint64_t>(
 void InputFile::read(std::uint64_t offset, void* data, std::size_t bytes) const {
   std::size_t done = 0;
   while (done < bytes) {
-    const ssize_t n =
-        ::pread(descriptor_.get(), static_cast<char*>(data) + done, bytes - done, static_cast<off_t>(offset + done));
+    const ssize_t n = ::pread(descriptor_.get(), static_cast<char*>(data) + done, bytes - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail(path_, fmt::format("reading {} bytes at offset {}", bytes - done, offset + done), errno);
     if (n == 0)
       throw CheckpointError(
-          fmt::format("{}: ends at byte {}, but {} more were to be read; it was cut off", path_, offset + done, bytes - done),
-          path_);
+          fmt::format("{}: ends at byte {}, but {} more were to be read; it was cut off", path_, offset + done, bytes - done), path_);
     done += static_cast<std::size_t>(n);
   }
 }
@@ -91,8 +88,7 @@ OutputFile::~OutputFile() {
 void OutputFile::write(std::uint64_t offset, const void* data, std::size_t bytes) {
   std::size_t done = 0;
   while (done < bytes) {
-    const ssize_t n =
-        ::pwrite(descriptor_.get(), static_cast<const char*>(data) + done, bytes - done, static_cast<off_t>(offset + done));
+    const ssize_t n = ::pwrite(descriptor_.get(), static_cast<const char*>(data) + done, bytes - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) fail(path_, fmt::format("writing {} bytes at offset {}", bytes - done, offset + done), n < 0 ? errno : ENOSPC);
     done += static_cast<std::size_t>(n);
@@ -108,8 +104,7 @@ void OutputFile::commit() {
   const std::string folder = folder_of(path_);
   const Descriptor opened = open_to_read(folder, O_DIRECTORY);
   // Some network file systems cannot sync a folder; the rename is as durable there as they make it.
-  if (::fsync(opened.get()) != 0 && errno != EINVAL && errno != ENOTSUP)
-    fail(path_, fmt::format("syncing the folder {}", folder), errno);
+  if (::fsync(opened.get()) != 0 && errno != EINVAL && errno != ENOTSUP) fail(path_, fmt::format("syncing the folder {}", folder), errno);
 }
 
 }  // namespace tessera::shard

@@ -18,8 +18,7 @@ void cut(Segment& segment, int shards) {
   const Elements sharded = rounded_up(segment.content, shards * kBlock);
   segment.replicated = sharded - segment.content > segment.content;
   segment.shards = segment.replicated ? 1 : shards;
-  segment.full =
-      segment.replicated ? rounded_up(segment.content, segment.content.value >= kBlock ? kBlock : kTensorAlignment) : sharded;
+  segment.full = segment.replicated ? rounded_up(segment.content, segment.content.value >= kBlock ? kBlock : kTensorAlignment) : sharded;
   segment.per_shard = segment.full / segment.shards;
 }
 
@@ -43,8 +42,7 @@ FlatLayout::FlatLayout(const UnitSpec& unit, int shards) {
     const Elements n = tensor.elements();
     const Elements offset = rounded_up(segment.content, n.value >= kLargeTensor ? kBlock : kTensorAlignment);
     if (offset + n > kMostElements)
-      throw UsageError(
-          fmt::format("unit '{}' has more than {} elements up to tensor '{}'", unit.name, kMostElements.value, tensor.name));
+      throw UsageError(fmt::format("unit '{}' has more than {} elements up to tensor '{}'", unit.name, kMostElements.value, tensor.name));
     places_.push_back({static_cast<int>(index), offset, n});
     segment.tensors.push_back(static_cast<int>(i));
     // An empty tensor has a place but takes no room, so that it moves nothing.
@@ -56,14 +54,13 @@ FlatLayout::FlatLayout(const UnitSpec& unit, int shards) {
 std::vector<TensorRange> FlatLayout::pieces(int segment, Elements begin, Elements count) const {
   const Segment& s = segments_.at(static_cast<std::size_t>(segment));
   if (begin.value < 0 || count.value < 0 || count > s.full - begin)
-    throw UsageError(fmt::format("elements [{}, {} + {}) reach outside segment {} of {} elements", begin.value, begin.value,
-                                 count.value, segment, s.full.value));
+    throw UsageError(fmt::format("elements [{}, {} + {}) reach outside segment {} of {} elements", begin.value, begin.value, count.value,
+                                 segment, s.full.value));
   const Elements end = begin + count;
   std::vector<TensorRange> result;
-  // Ends never fall along the segment, empty tensors included, so the first tensor that reaches past `begin` is found by
-  // bisection.
-  auto next = std::partition_point(s.tensors.begin(), s.tensors.end(),
-                                   [&](int t) { return place(t).flat_offset + place(t).elements <= begin; });
+  // Ends never fall along the segment, empty tensors included, so bisection finds the first tensor that reaches past `begin`.
+  auto next =
+      std::partition_point(s.tensors.begin(), s.tensors.end(), [&](int t) { return place(t).flat_offset + place(t).elements <= begin; });
   for (; next != s.tensors.end() && place(*next).flat_offset < end; ++next) {
     const TensorPlace& p = place(*next);
     const Elements from = std::max(p.flat_offset, begin);
@@ -78,7 +75,7 @@ Elements FlatLayout::shard_begin(int segment, int index) const {
   if (index < 0 || index >= s.shards)
     throw UsageError(fmt::format("segment {} has {} shards, none with index {}", segment, s.shards, index));
   const Elements begin = s.per_shard * index;
-  if (core::planted(core::Fault::shard_off_by_one) && index > 0) return begin - Elements(1);
+  if (core::planted(core::Fault::shard_off_by_one) && begin.value > 0) return begin - Elements(1);
   return begin;
 }
 

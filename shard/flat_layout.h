@@ -1,5 +1,6 @@
-// Who owns element i. A unit's tensors are laid end to end into a flat; the flat has one segment per (dtype, trainable), each cut into
-// equal shards. Pure arithmetic: (unit, number of shards) in, offsets out; nothing here communicates or allocates tensor data.
+// Who owns element i. A unit's tensors are laid end to end into a flat; the flat has one segment per (dtype, trainable), in order of first
+// appearance, each cut into equal shards. Pure arithmetic: (unit, number of shards) in, offsets out; nothing here communicates or allocates
+// tensor data.
 //
 //   segment 0 (fp32, trainable)                      segment 1 (fp32, frozen)
 //   | wq ....|pad| wk ....|pad| bias |  padding   |  | table ..............|padding|
@@ -7,7 +8,10 @@
 //
 // Offsets are in elements and the same for every dtype and number of shards: tensors start at multiples of 64, tensors of 4,096 elements
 // or more at multiples of 1,024; shards are multiples of 1,024. So views are aligned and no norm block (1,024 elements from the segment's
-// start) is cut. A segment whose padding would exceed its content is replicated: one shard, held by every rank.
+// start) is cut. A tensor without elements has a place and takes no room.
+//
+// A segment is padded to a multiple of 1,024 elements per shard. Where that padding would exceed the content, the segment is replicated
+// instead: one shard, held by every rank, padded to a multiple of 1,024, or of 64 where it has fewer elements than that.
 #pragma once
 
 #include <cstdint>
@@ -50,13 +54,14 @@ struct TensorRange {
 
 class FlatLayout {
  public:
-  /// `shards` >= 1: the size of the shard group.
+  /// `shards` >= 1: the size of the shard group. Throws UsageError for fewer, and for a segment of more than 2^58 elements.
   FlatLayout(const UnitSpec& unit, int shards);
 
   const std::vector<Segment>& segments() const { return segments_; }
   const TensorPlace& place(int tensor) const { return places_[static_cast<std::size_t>(tensor)]; }
 
   /// The pieces of tensors inside elements [begin, begin + count) of a segment, in order; padding and empty tensors appear in none.
+  /// Throws UsageError for a range that reaches outside the segment.
   std::vector<TensorRange> pieces(int segment, Elements begin, Elements count) const;
   /// First element, in its segment, of shard `index`.
   Elements shard_begin(int segment, int index) const;

@@ -33,8 +33,7 @@ class Canonical {
 
 Elements TensorSpec::elements() const {
   const shard::ShapeSize size = shard::size_of_shape(shape);
-  if (!size.fault.empty())
-    throw UsageError(fmt::format("tensor '{}' has shape {}: {}", name, shard::to_string(shape), size.fault));
+  if (!size.fault.empty()) throw UsageError(fmt::format("tensor '{}' has shape {}: {}", name, shard::to_string(shape), size.fault));
   return size.elements;
 }
 
@@ -45,8 +44,8 @@ UnitBuilder& UnitBuilder::tensor(std::string name, std::vector<std::int64_t> sha
   TensorSpec added{std::move(name), std::move(shape), dtype, training};
   const Elements total = spec_.elements_ + added.elements();
   if (total > shard::kMostElements)
-    throw UsageError(fmt::format("tensor '{}' of unit '{}' brings the model to {} elements; at most {} can be counted in bytes",
-                                 added.name, unit.name, total.value, shard::kMostElements.value));
+    throw UsageError(fmt::format("tensor '{}' of unit '{}' brings the model to {} elements; at most {} can be counted in bytes", added.name,
+                                 unit.name, total.value, shard::kMostElements.value));
   unit.tensors.push_back(std::move(added));
   spec_.elements_ = total;
   return *this;

@@ -55,26 +55,22 @@ void add_blocks(ExactSum& sum, const float* gradients, std::int64_t count, float
   for (std::int64_t i = 0; i < count; i += kBlock) {
     const std::int64_t n = std::min(kBlock, count - i);
     const double partial = block_sum<kP>(gradients + i, n, scale);
-    if (std::isfinite(partial))
-      sum.add(partial);
-    else
-      sum.non_finite += count_non_finite(gradients + i, n, scale);
+    if (std::isfinite(partial)) sum.add(partial);
+    else sum.non_finite += count_non_finite(gradients + i, n, scale);
   }
 }
 
 }  // namespace
 
 void ExactSum::add(double value) {
-  if (!(value >= 0.0) || value >= 0x1p306)
-    throw UsageError(fmt::format("an exact sum takes values in [0, 2^306), not {}", value));
+  if (!(value >= 0.0) || value >= 0x1p306) throw UsageError(fmt::format("an exact sum takes values in [0, 2^306), not {}", value));
   int exponent = 0;
   const double fraction = std::frexp(value, &exponent);
   auto mantissa = static_cast<std::uint64_t>(std::ldexp(fraction, 53));
   if (mantissa == 0) return;
   int shift = exponent - 53 + kLowestExponent;
   if (shift < 0) {  // trailing zeros of a small but coarse enough value
-    if (-shift > std::countr_zero(mantissa))
-      throw UsageError(fmt::format("an exact sum takes multiples of 2^-298, not {:a}", value));
+    if (-shift > std::countr_zero(mantissa)) throw UsageError(fmt::format("an exact sum takes multiples of 2^-298, not {:a}", value));
     mantissa >>= -shift;
     shift = 0;
   }
@@ -97,9 +93,7 @@ double ExactSum::value() const {
   int top = kLimbs - 1;
   while (top > 0 && n.limbs[static_cast<std::size_t>(top)] == 0) --top;
   // 64 bits from the leading one on, and whether anything lies below them.
-  const auto limb = [&n](int i) {
-    return i < 0 ? std::uint64_t{0} : static_cast<std::uint64_t>(n.limbs[static_cast<std::size_t>(i)]);
-  };
+  const auto limb = [&n](int i) { return i < 0 ? std::uint64_t{0} : static_cast<std::uint64_t>(n.limbs[static_cast<std::size_t>(i)]); };
   std::uint64_t window = limb(top) << 32 | limb(top - 1);
   if (window == 0) return 0.0;
   const int zeros = std::countl_zero(window);  // 0 to 31: the top limb is not 0
@@ -116,10 +110,8 @@ double ExactSum::value() const {
 
 void add_norm(ExactSum& sum, const float* gradients, Elements count, float scale, int p) {
   if (p != 1 && p != 2) throw UsageError(fmt::format("the norm's power is 1 or 2, not {}; the largest element is max_norm's", p));
-  if (p == 2)
-    add_blocks<2>(sum, gradients, count.value, scale);
-  else
-    add_blocks<1>(sum, gradients, count.value, scale);
+  if (p == 2) add_blocks<2>(sum, gradients, count.value, scale);
+  else add_blocks<1>(sum, gradients, count.value, scale);
 }
 
 float max_norm(const float* gradients, Elements count, float scale, std::int64_t& non_finite) {

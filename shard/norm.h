@@ -10,20 +10,20 @@
 
 namespace tessera::shard {
 
-/// A sum of non-negative doubles (multiples of 2^-298, below 2^306) as 32-bit limbs in 64-bit integers: adding two accumulators limb by
-/// limb (an integer all_reduce) is exact for up to 2^30 of them after normalize(). Trivially copyable: it travels as int64.
+/// A sum of non-negative doubles (multiples of 2^-298, below 2^306) as 32-bit limbs in 64-bit integers: adding accumulators limb by limb
+/// (an integer all_reduce) is exact for up to 2^30 of them. Trivially copyable: it travels as int64.
 struct ExactSum {
   static constexpr int kLimbs = 20;
   std::array<std::int64_t, kLimbs> limbs{};
   std::int64_t non_finite = 0;  ///< how many elements were NaN or infinite; their blocks add nothing
 
-  void add(double value);  ///< finite, >= 0
-  void normalize();        ///< carries, so that every limb is below 2^32
-  double value() const;    ///< the sum rounded to double (round to nearest)
+  void add(double value);  ///< exact; throws UsageError for what is not such a double. Leaves every limb below 2^32
+  void normalize();        ///< carries, so that every limb is below 2^32 again after limbs were added
+  double value() const;    ///< the sum rounded to double (to nearest, ties to even); does not need normalize()
 };
 
 /// Adds, for y = gradient * scale (rounded to fp32), the sum over elements of |y|^p in blocks of kBlock from the start of the range. p is 1
-/// or 2. `gradients` must start at a block of its segment. Counts non-finite y.
+/// or 2, else UsageError. `gradients` must start at a block of its segment; `scale` is finite. Counts non-finite y.
 void add_norm(ExactSum& sum, const float* gradients, Elements count, float scale, int p);
 
 /// The largest |y| of a range, as float; non-finite y are counted in `non_finite` and otherwise ignored.

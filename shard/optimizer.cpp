@@ -21,11 +21,10 @@ double one_minus_power(float x, std::int64_t n) {
   return 1.0 - power;
 }
 
-/// 1 - x. Taken from the fp32 hyperparameter itself, as the bias correction is: the weights of all gradients then add up to what
-/// it divides by.
+/// 1 - x of the fp32 hyperparameter itself, as in the bias correction: that divides by what the weights of all gradients add up to.
 float complement(float x) { return static_cast<float>(1.0 - static_cast<double>(x)); }
 
-/// What an optimizer sees of a gradient, and the decay of the step.
+/// What an optimizer sees of a gradient.
 struct Incoming {
   float scale;
   float clip;
@@ -34,8 +33,7 @@ struct Incoming {
 
 float product(float a, float b) { return static_cast<float>(static_cast<double>(a) * static_cast<double>(b)); }
 
-// Decoupled decay and update are subtracted together: p - (lr·wd·p + u) is rounded once where (1 - lr·wd)·p - u is rounded three
-// times.
+// Decoupled decay and update are subtracted together: p - (lr·wd·p + u) rounds at p's size once, (1 - lr·wd)·p - u three times.
 
 enum class Decay : std::uint8_t { decoupled, in_gradient };
 enum class Denominator : std::uint8_t { current, largest };
@@ -70,19 +68,15 @@ void adam(const Hyper& h, const OptimizerStep& s, const OptimizerRange& r) {
       largest[i] = under_root;
     }
     const float change = size * (first / (std::sqrt(under_root) * unbias + eps));
-    if constexpr (kDecay == Decay::decoupled)
-      p[i] -= shrink * p[i] + change;
-    else
-      p[i] -= change;
+    if constexpr (kDecay == Decay::decoupled) p[i] -= shrink * p[i] + change;
+    else p[i] -= change;
   }
 }
 
 template <Decay kDecay, class Hyper>
 void adam(const Hyper& h, const OptimizerStep& s, const OptimizerRange& r) {
-  if (h.amsgrad)
-    adam<kDecay, Denominator::largest>(h, s, r);
-  else
-    adam<kDecay, Denominator::current>(h, s, r);
+  if (h.amsgrad) adam<kDecay, Denominator::largest>(h, s, r);
+  else adam<kDecay, Denominator::current>(h, s, r);
 }
 
 enum class Momentum : std::uint8_t { none, heavy_ball, nesterov };
@@ -115,12 +109,9 @@ void apply(const AdamW& h, const OptimizerStep& s, const OptimizerRange& r) { ad
 void apply(const Adam& h, const OptimizerStep& s, const OptimizerRange& r) { adam<Decay::in_gradient>(h, s, r); }
 
 void apply(const Sgd& h, const OptimizerStep& s, const OptimizerRange& r) {
-  if (h.momentum == 0.0f)
-    sgd<Momentum::none>(h, s, r);
-  else if (h.nesterov)
-    sgd<Momentum::nesterov>(h, s, r);
-  else
-    sgd<Momentum::heavy_ball>(h, s, r);
+  if (h.momentum == 0.0f) sgd<Momentum::none>(h, s, r);
+  else if (h.nesterov) sgd<Momentum::nesterov>(h, s, r);
+  else sgd<Momentum::heavy_ball>(h, s, r);
 }
 
 void apply(const Adagrad& h, const OptimizerStep& s, const OptimizerRange& r) {

@@ -24,12 +24,8 @@ struct DTypeName {
   std::string_view text;
   DType dtype;
 };
-constexpr std::array<DTypeName, 6> kDTypes = {{{"F32", DType::f32},
-                                               {"BF16", DType::bf16},
-                                               {"F16", DType::f16},
-                                               {"F64", DType::f64},
-                                               {"I64", DType::i64},
-                                               {"U8", DType::u8}}};
+constexpr std::array<DTypeName, 6> kDTypes = {
+    {{"F32", DType::f32}, {"BF16", DType::bf16}, {"F16", DType::f16}, {"F64", DType::f64}, {"I64", DType::i64}, {"U8", DType::u8}}};
 
 std::string_view text_of(DType dtype) {
   return std::find_if(kDTypes.begin(), kDTypes.end(), [dtype](const DTypeName& d) { return d.dtype == dtype; })->text;
@@ -109,10 +105,7 @@ class HeaderHandler final : public nlohmann::json_sax<json> {
     if (where_ == Where::tensor) {
       const Claim& claim = claims_.back();
       if (!claim.dtype || !claim.shape || !claim.data_offsets)
-        return refuse(fmt::format("tensor '{}' lacks {}", claim.name,
-                                  !claim.dtype   ? "dtype"
-                                  : !claim.shape ? "shape"
-                                                 : "data_offsets"));
+        return refuse(fmt::format("tensor '{}' lacks {}", claim.name, !claim.dtype ? "dtype" : !claim.shape ? "shape" : "data_offsets"));
     }
     where_ = where_ == Where::header ? Where::outside : Where::header;
     return true;
@@ -151,8 +144,7 @@ class HeaderHandler final : public nlohmann::json_sax<json> {
       case Where::tensor: return refuse(fmt::format("tensor '{}': {} is {}", claims_.back().name, field_, what));
       case Where::numbers: break;
     }
-    return refuse(
-        fmt::format("tensor '{}': {} holds {}, not a whole number from 0 to 2^64 - 1", claims_.back().name, field_, what));
+    return refuse(fmt::format("tensor '{}': {} holds {}, not a whole number from 0 to 2^64 - 1", claims_.back().name, field_, what));
   }
 
   Where where_ = Where::outside;
@@ -183,9 +175,8 @@ std::string fault_of(const Claim& claim, std::uint64_t data_bytes, SafetensorsEn
   const std::uint64_t end = (*claim.data_offsets)[1];
   if (begin > end) return fmt::format("has data_offsets [{}, {}], which run backwards", begin, end);
   if (end > data_bytes)
-    return fmt::format(
-        "has data_offsets [{}, {}] out of range: the file holds {} bytes of data; it was cut off or the header is wrong", begin,
-        end, data_bytes);
+    return fmt::format("has data_offsets [{}, {}] out of range: the file holds {} bytes of data; it was cut off or the header is wrong",
+                       begin, end, data_bytes);
   const Bytes wanted = to_bytes(entry.elements, entry.dtype);
   if (end - begin != static_cast<std::uint64_t>(wanted.value))
     return fmt::format("has dtype {} and shape {}, which take {} bytes, but data_offsets [{}, {}] of {} bytes", *claim.dtype,
@@ -207,13 +198,11 @@ std::uint64_t safetensors_header_bytes(std::string_view first_bytes, std::uint64
   if (length > kSafetensorsMostHeaderBytes)
     refuse(fmt::format("its header would have {} bytes; at most {} are allowed", length, kSafetensorsMostHeaderBytes));
   if (length > file_bytes - kSafetensorsLengthBytes)
-    refuse(fmt::format("its header would have {} bytes, but only {} follow; it was cut off", length,
-                       file_bytes - kSafetensorsLengthBytes));
+    refuse(fmt::format("its header would have {} bytes, but only {} follow; it was cut off", length, file_bytes - kSafetensorsLengthBytes));
   return length;
 }
 
-std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view header, std::uint64_t data_bytes,
-                                                       const std::string& path) {
+std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view header, std::uint64_t data_bytes, const std::string& path) {
   const auto refuse = [&path](const std::string& fault) {
     throw CheckpointError(fmt::format("{}: bad safetensors header: {}", path, fault), path);
   };
@@ -239,8 +228,7 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view header, 
   });
   std::uint64_t end = 0;
   for (SafetensorsEntry& e : entries) {
-    if (e.offset < end)
-      refuse(fmt::format("tensor '{}' at {} overlaps the one before it, which ends at {}", e.name, e.offset, end));
+    if (e.offset < end) refuse(fmt::format("tensor '{}' at {} overlaps the one before it, which ends at {}", e.name, e.offset, end));
     if (e.offset > end) refuse(fmt::format("bytes [{}, {}) before tensor '{}' belong to no tensor", end, e.offset, e.name));
     end = e.offset + static_cast<std::uint64_t>(to_bytes(e.elements, e.dtype).value);
     e.offset += kSafetensorsLengthBytes + header.size();
@@ -262,22 +250,16 @@ SafetensorsPlan plan_safetensors(const std::vector<SafetensorsWriter::Tensor>& t
   std::uint64_t end = 0;
   for (const std::size_t i : order) {
     const SafetensorsWriter::Tensor& t = tensors[i];
-    if (t.name == kMetadata)
-      throw UsageError(fmt::format("a tensor cannot be called '{}': safetensors reserves the name", kMetadata));
-    if (!names.insert(t.name).second)
-      throw UsageError(fmt::format("two tensors are called '{}'; names must differ within a file", t.name));
+    if (t.name == kMetadata) throw UsageError(fmt::format("a tensor cannot be called '{}': safetensors reserves the name", kMetadata));
+    if (!names.insert(t.name).second) throw UsageError(fmt::format("two tensors are called '{}'; names must differ within a file", t.name));
     const ShapeSize size = size_of_shape(t.shape);
-    if (!size.fault.empty())
-      throw UsageError(fmt::format("tensor '{}' has shape {}: {}", t.name, to_string(t.shape), size.fault));
+    if (!size.fault.empty()) throw UsageError(fmt::format("tensor '{}' has shape {}: {}", t.name, to_string(t.shape), size.fault));
     total += size.elements;
-    if (total > kMostElements)
-      throw UsageError(fmt::format("more than {} elements up to tensor '{}'", kMostElements.value, t.name));
+    if (total > kMostElements) throw UsageError(fmt::format("more than {} elements up to tensor '{}'", kMostElements.value, t.name));
     std::string quoted;
     try {
       quoted = json(t.name).dump();
-    } catch (const json::exception&) {
-      throw UsageError(fmt::format("the name of tensor {} is not UTF-8, which the format requires", i));
-    }
+    } catch (const json::exception&) { throw UsageError(fmt::format("the name of tensor {} is not UTF-8, which the format requires", i)); }
     plan.offsets[i] = end;
     const std::uint64_t begin = end;
     end += static_cast<std::uint64_t>(to_bytes(size.elements, t.dtype).value);

@@ -20,8 +20,7 @@ std::uint64_t safetensors_header_bytes(std::string_view first_bytes, std::uint64
 
 /// The tensors of a header, in order of offset, whose data are the `data_bytes` after it. Every byte of data belongs to exactly
 /// one tensor; anything else throws CheckpointError with the path and the fault.
-std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view header, std::uint64_t data_bytes,
-                                                       const std::string& path);
+std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view header, std::uint64_t data_bytes, const std::string& path);
 
 /// What a writer puts in front of the data, and where each tensor then starts.
 struct SafetensorsPlan {

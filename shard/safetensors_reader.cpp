@@ -25,8 +25,7 @@ void read_converted(const shard::InputFile& file, std::uint64_t offset, std::int
   std::array<Stored, static_cast<std::size_t>(kChunk)> chunk;
   for (std::int64_t done = 0; done < count; done += kChunk) {
     const std::int64_t n = std::min(kChunk, count - done);
-    file.read(offset + static_cast<std::uint64_t>(done) * sizeof(Stored), chunk.data(),
-              static_cast<std::size_t>(n) * sizeof(Stored));
+    file.read(offset + static_cast<std::uint64_t>(done) * sizeof(Stored), chunk.data(), static_cast<std::size_t>(n) * sizeof(Stored));
     for (std::int64_t i = 0; i < n; ++i) out[done + i] = static_cast<float>(chunk[static_cast<std::size_t>(i)]);
   }
 }
@@ -67,8 +66,8 @@ const SafetensorsEntry* SafetensorsReader::find(const std::string& name) const {
 
 void SafetensorsReader::read(const SafetensorsEntry& entry, Elements begin, Elements count, float* out) const {
   if (begin.value < 0 || count.value < 0 || begin > entry.elements || count > entry.elements - begin)
-    throw UsageError(fmt::format("{}: elements [{}, {} + {}) reach outside tensor '{}' of {} elements", impl_->file.path(),
-                                 begin.value, begin.value, count.value, entry.name, entry.elements.value));
+    throw UsageError(fmt::format("{}: elements [{}, {} + {}) reach outside tensor '{}' of {} elements", impl_->file.path(), begin.value,
+                                 begin.value, count.value, entry.name, entry.elements.value));
   const std::uint64_t offset = entry.offset + static_cast<std::uint64_t>(to_bytes(begin, entry.dtype).value);
   switch (entry.dtype) {
     case DType::f32: return impl_->file.read(offset, out, static_cast<std::size_t>(count.value) * sizeof(float));
@@ -78,8 +77,8 @@ void SafetensorsReader::read(const SafetensorsEntry& entry, Elements begin, Elem
     case DType::i64:
     case DType::u8: break;
   }
-  throw UsageError(fmt::format("{}: tensor '{}' holds {}, which does not read as float", impl_->file.path(), entry.name,
-                               name_of(entry.dtype)));
+  throw UsageError(
+      fmt::format("{}: tensor '{}' holds {}, which does not read as float", impl_->file.path(), entry.name, name_of(entry.dtype)));
 }
 
 }  // namespace tessera

@@ -19,9 +19,7 @@ struct SafetensorsWriter::Impl {
     file.write(0, plan.prefix.data(), plan.prefix.size());
   }
 
-  Bytes size_of_current() const {
-    return to_bytes(shard::size_of_shape(tensors[current].shape).elements, tensors[current].dtype);
-  }
+  Bytes size_of_current() const { return to_bytes(shard::size_of_shape(tensors[current].shape).elements, tensors[current].dtype); }
 
   /// Past complete tensors until the one called `name` is current; an empty one is complete from the start.
   void advance_to(const std::string* name) {

@@ -33,7 +33,8 @@ int size_of_world() {
 }
 
 void check_launcher() {
-  if (const auto problem = launcher_disagrees(size_of_world(), [](const char* name) { return std::getenv(name); })) throw UsageError(*problem);
+  if (const auto problem = launcher_disagrees(size_of_world(), [](const char* name) { return std::getenv(name); }))
+    throw UsageError(*problem);
 }
 
 /// What all ranks must have in common, and where each one is.
@@ -58,9 +59,10 @@ std::vector<std::string> introduce(MPI_Comm communicator, const TransportOptions
   for (std::size_t r = 0; r < all.size(); ++r) {
     const Introduction& other = all[r];
     if (other.chunk != all[0].chunk || other.deadline != all[0].deadline || other.random_delay != all[0].random_delay)
-      throw UsageError(fmt::format("rank {} has TransportOptions chunk {} bytes, deadline {} ms, random_delay {} us, and rank 0 has {}, {}, {}; "
-                                   "they must be the same on all ranks",
-                                   r, other.chunk, other.deadline, other.random_delay, all[0].chunk, all[0].deadline, all[0].random_delay));
+      throw UsageError(
+          fmt::format("rank {} has TransportOptions chunk {} bytes, deadline {} ms, random_delay {} us, and rank 0 has {}, {}, {}; "
+                      "they must be the same on all ranks",
+                      r, other.chunk, other.deadline, other.random_delay, all[0].chunk, all[0].deadline, all[0].random_delay));
     hosts.emplace_back(other.host.data());
   }
   return hosts;
@@ -94,9 +96,10 @@ std::optional<std::string> launcher_disagrees(int size, const std::function<cons
   if (!started) started = number(environment(source = "PMI_SIZE"));
   if (!started && environment("SLURM_STEP_ID") != nullptr) started = number(environment(source = "SLURM_NTASKS"));
   if (!started || *started <= size) return std::nullopt;
-  return fmt::format("the launcher started {} processes ({}), but MPI_COMM_WORLD has {}: two MPI installations are mixed, and {} separate "
-                     "runs would train side by side; start the program with the mpirun of the MPI it was built with",
-                     *started, source, size, *started / size);
+  return fmt::format(
+      "the launcher started {} processes ({}), but MPI_COMM_WORLD has {}: two MPI installations are mixed, and {} separate "
+      "runs would train side by side; start the program with the mpirun of the MPI it was built with",
+      *started, source, size, *started / size);
 }
 
 Joined join(MPI_Comm communicator, const TransportOptions& options) {
@@ -104,13 +107,15 @@ Joined join(MPI_Comm communicator, const TransportOptions& options) {
   check(MPI_Initialized(&initialised), "MPI_Initialized");
   check(MPI_Finalized(&finalised), "MPI_Finalized");
   if (initialised == 0 || finalised != 0)
-    throw UsageError("mpi_world was given a communicator, but MPI is not initialised or already finalised; it must last from before the "
-                     "first world to after the last");
+    throw UsageError(
+        "mpi_world was given a communicator, but MPI is not initialised or already finalised; it must last from before the "
+        "first world to after the last");
   check(MPI_Query_thread(&level), "MPI_Query_thread");
   if (level < MPI_THREAD_MULTIPLE)
-    throw UsageError(fmt::format("MPI was initialised with {} (Tessera's communication thread calls MPI beside yours); initialise it with "
-                                 "MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided)",
-                                 name_of_level(level)));
+    throw UsageError(
+        fmt::format("MPI was initialised with {} (Tessera's communication thread calls MPI beside yours); initialise it with "
+                    "MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided)",
+                    name_of_level(level)));
   check_launcher();
   return duplicate(communicator, options);
 }
@@ -126,9 +131,10 @@ Joined join_world(int& argc, char**& argv, const TransportOptions& options) {
   check(MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread");
   try {
     if (level < MPI_THREAD_MULTIPLE)
-      throw UsageError(fmt::format("this MPI offers {} at most (Tessera's communication thread calls MPI beside others); use an MPI built "
-                                   "with MPI_THREAD_MULTIPLE",
-                                   name_of_level(level)));
+      throw UsageError(
+          fmt::format("this MPI offers {} at most (Tessera's communication thread calls MPI beside others); use an MPI built "
+                      "with MPI_THREAD_MULTIPLE",
+                      name_of_level(level)));
     check_launcher();
     Joined out = duplicate(MPI_COMM_WORLD, options);
     out.owner = MpiOwner::tessera;

@@ -9,6 +9,7 @@
 
 #include "comm/delay.h"
 #include "comm/membership.h"
+#include "comm/options.h"
 #include "comm/recorder.h"
 #include "tessera/error.h"
 
@@ -25,7 +26,9 @@ std::shared_ptr<Context> make_context(Courier& courier, Group group, const Trans
 }  // namespace
 
 MpiCommunicator::MpiCommunicator(std::shared_ptr<Courier> courier, std::shared_ptr<Context> context)
-    : Communicator(context->rank(), context->size(), context->options().deadline), courier_(std::move(courier)), context_(std::move(context)) {
+    : Communicator(context->rank(), context->size(), context->options().deadline),
+      courier_(std::move(courier)),
+      context_(std::move(context)) {
   context_->join(shared_recorder());
   courier_->add(context_);
 }
@@ -67,6 +70,7 @@ void MpiCommunicator::start(std::shared_ptr<Operation> operation, Stream& stream
 // different peers: then they try again.
 std::shared_ptr<Communicator> MpiCommunicator::split(int color, int key, std::shared_ptr<MemoryLedger> ledger,
                                                      std::chrono::milliseconds deadline) {
+  check_deadline(deadline);
   for (;;) {
     const int reserved = courier_->reserve_id();
     const comm::Membership found = agree_on_members(*this, color, key, reserved);
@@ -109,8 +113,9 @@ void MpiCommunicator::interrupt(const std::string& cause) {
 }
 
 void MpiCommunicator::resume() {
-  const std::int32_t epoch = context_->wait_for_operations();
-  courier_->post([context = context_] { context->ask_to_resume(); });
+  const std::int32_t epoch = context_->epoch();
+  if (context_->wait_for_operations()) courier_->post([context = context_] { context->ask_to_resume(); });
+  else courier_->post([context = context_] { context->cannot_resume(); });
   if (const Cause why = context_->wait_for_epoch_after(epoch)) raise(*why, {}, dump());
 }
 

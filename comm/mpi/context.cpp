@@ -81,11 +81,16 @@ Cause Context::cause() const {
   return failure_ != nullptr ? failure_ : interruption_;
 }
 
-std::int32_t Context::wait_for_operations() {
-  const core::MutexLock lock(mutex_);
+bool Context::wait_for_operations() {
   const auto deadline = Clock::now() + recorder_->deadline();
-  while (failure_ == nullptr && !operations_.empty() && changed_.wait_until(mutex_, deadline)) {
-  }
+  const core::MutexLock lock(mutex_);
+  while (failure_ == nullptr && !operations_.empty())
+    if (!changed_.wait_until(mutex_, deadline)) return operations_.empty();
+  return true;
+}
+
+std::int32_t Context::epoch() const {
+  const core::MutexLock lock(mutex_);
   return epoch_;
 }
 
@@ -124,9 +129,7 @@ void Context::request_failed(Rank peer_rank, const Operation& operation, int err
   fail(std::move(failure), Tell::members);
 }
 
-std::string Context::described(const Operation& operation) const {
-  return describe(operation, recorder_->unit_name(operation.label.unit));
-}
+std::string Context::described(const Operation& operation) const { return describe(operation, recorder_->unit_name(operation.label.unit)); }
 
 void Context::start(const std::shared_ptr<Operation>& operation) {
   if (const Cause why = cause()) {
@@ -311,9 +314,7 @@ bool Context::busy() const {
   return false;
 }
 
-bool Context::removable() const {
-  return closed_ && !busy() && idle();
-}
+bool Context::removable() const { return closed_ && !busy() && idle(); }
 
 bool Context::idle() const {
   const core::MutexLock lock(mutex_);

@@ -42,8 +42,8 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
   using FoundDead = std::function<void(Rank world_rank)>;
 
   /// `scratch` is `layout.total()` bytes that live as long as `scratch_owner`.
-  Context(Group group, const TransportOptions& options, ScratchLayout layout, std::byte* scratch,
-          std::shared_ptr<const void> scratch_owner, Wire& wire, FoundDead found_dead);
+  Context(Group group, const TransportOptions& options, ScratchLayout layout, std::byte* scratch, std::shared_ptr<const void> scratch_owner,
+          Wire& wire, FoundDead found_dead);
 
   int size() const { return static_cast<int>(group_.world_ranks.size()); }
   Rank rank() const override { return group_.rank; }
@@ -62,8 +62,9 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
   bool interrupt(const std::string& cause);
   bool interrupted() const;
   Cause cause() const;
-  /// Blocks until all operations are over or the communicator has failed. Returns the epoch.
-  std::int32_t wait_for_operations();
+  /// Blocks until all operations are over or the communicator has failed; false where the deadline came first.
+  bool wait_for_operations();
+  std::int32_t epoch() const;
   /// Blocks until the epoch is another one; returns why it is not going to be.
   Cause wait_for_epoch_after(std::int32_t epoch);
   Traffic traffic() const;
@@ -72,6 +73,7 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
   void start(const std::shared_ptr<Operation>& operation);
   void stop();
   void ask_to_resume();
+  void cannot_resume();  ///< operations are held up by their streams
   void leave(const std::array<std::int64_t, kChannels>& counts);
   void close() { closed_ = true; }
   enum class Tell : std::uint8_t { nobody, members };
@@ -137,6 +139,7 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
   void poll_deadlines(Clock::time_point now);
   void hold_inquest(const Wait& wait);
   void conclude_inquest(Clock::time_point now);
+  bool check_turns(Clock::time_point now);
 
   const Group group_;
   const TransportOptions options_;

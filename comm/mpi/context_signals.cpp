@@ -180,6 +180,14 @@ void Context::ask_to_resume() {
   resume_wanted_since_ = Clock::now();
 }
 
+void Context::cannot_resume() {
+  Failure failure;
+  failure.culprits = {group_.rank};
+  failure.verb = "resume";
+  failure.message = held_up_message(group_.rank, recorder_->deadline());
+  fail(std::move(failure), Tell::members);
+}
+
 void Context::poll_epoch() {
   if (failed_) return;
   if (stopping_ && !stopped_) {
@@ -281,6 +289,7 @@ void Context::poll_deadlines(Clock::time_point now) {
     if (now >= inquest_->judge_at) conclude_inquest(now);
     return;
   }
+  if (!check_turns(now)) return;
   // Cheap, since it is asked all the time; the texts of waits() are not.
   const auto due = [&](Clock::time_point submitted, Clock::time_point deadline) { return now >= time_to_ask(submitted, deadline); };
   bool any = false;
@@ -293,6 +302,22 @@ void Context::poll_deadlines(Clock::time_point now) {
     hold_inquest(wait);
     return;
   }
+}
+
+bool Context::check_turns(Clock::time_point now) {
+  for (std::size_t c = 0; c < kChannels; ++c) {
+    if (active_[c] != nullptr || waiting_turn_[c].empty()) continue;
+    const Operation& operation = *waiting_turn_[c].begin()->second;
+    if (now < operation.deadline) continue;
+    Failure failure;
+    failure.culprits = {group_.rank};
+    failure.verb = name_of(operation.verb);
+    failure.unit = recorder_->unit_name(operation.label.unit);
+    failure.message = out_of_turn_message(group_.rank, described(operation), operation);
+    fail(std::move(failure), Tell::members);
+    return false;
+  }
+  return true;
 }
 
 void Context::hold_inquest(const Wait& wait) {

@@ -22,7 +22,7 @@ constexpr microseconds kShortestSleep{20}, kLongestSleep{100};
 // While nothing is: how late a notice may be seen. Posted work wakes at once.
 constexpr milliseconds kIdleSleep{2};
 // How long the end of a world waits for peers that may be gone.
-constexpr milliseconds kPatience{2000};
+constexpr milliseconds kPatience{3000};
 
 constexpr std::int32_t kNoContext = -1;
 
@@ -62,6 +62,7 @@ void Courier::add(std::shared_ptr<Context> context) {
   post([this, context = std::move(context)] {
     const int id = context->context();
     contexts_.emplace(id, context);
+    polled_.push_back(context);
     for (const Rank rank : dead_) context->process_died(rank);
     const auto early = unclaimed_.find(id);
     if (early == unclaimed_.end()) return;
@@ -73,8 +74,7 @@ void Courier::add(std::shared_ptr<Context> context) {
 
 void Courier::found_dead(Rank world_rank) {
   if (world_rank == joined_.rank || !dead_.insert(world_rank).second) return;
-  const auto contexts = contexts_;  // a failing one may find more
-  for (const auto& [id, context] : contexts) context->process_died(world_rank);
+  for (const auto& context : polled_) context->process_died(world_rank);
 }
 
 int Courier::reserve_id() {
@@ -101,10 +101,9 @@ void Courier::run(const std::function<Joined()>& join) {
   std::exception_ptr failure;
   try {
     joined_ = join();
-    wire_ = std::make_unique<Wire>(joined_.communicator, [this](Rank source, const std::byte* data, std::size_t size) { take(source, data, size); });
-  } catch (...) {
-    failure = std::current_exception();
-  }
+    wire_ = std::make_unique<Wire>(joined_.communicator,
+                                   [this](Rank source, const std::byte* data, std::size_t size) { take(source, data, size); });
+  } catch (...) { failure = std::current_exception(); }
   {
     const core::MutexLock lock(mutex_);
     started_ = true;
@@ -114,25 +113,35 @@ void Courier::run(const std::function<Joined()>& join) {
   if (failure == nullptr) serve();
 }
 
+template <class Step>
+bool Courier::guarded(const Step& step) {
+  try {
+    return step();
+  } catch (const CommFailure& e) {
+    // Nobody can be told but the ranks of this process.
+    Failure failure;
+    failure.message = e.what();
+    failure.verb = e.verb;
+    for (const auto& context : polled_) context->fail(failure, Context::Tell::nobody);
+    return false;
+  }
+}
+
 void Courier::serve() {
   int idle = 0;
   for (;;) {
     bool moved = run_posted();
-    try {
-      moved = wire_->progress() || moved;
-    } catch (const CommFailure& e) {
-      // MPI itself is broken: nobody can be told but the ranks of this process.
-      Failure failure;
-      failure.message = e.what();
-      failure.verb = e.verb;
-      for (const auto& [id, context] : contexts_) context->fail(failure, Context::Tell::nobody);
-      moved = false;
-    }
+    moved = guarded([this] { return wire_->progress(); }) || moved;
     const auto now = Clock::now();
-    const auto contexts = contexts_;
-    for (const auto& [id, context] : contexts) context->poll(now);
+    for (const auto& context : polled_)
+      guarded([&] {
+        context->poll(now);
+        return true;
+      });
     remove_closed();
-    if (farewell_over(now)) break;
+    bool over = false;
+    guarded([&] { return over = farewell_over(now); });
+    if (over) break;
     idle = moved ? 0 : idle + 1;
     if (!moved) rest(idle);
   }
@@ -145,7 +154,11 @@ bool Courier::run_posted() {
     const core::MutexLock lock(mutex_);
     std::swap(work, posted_);
   }
-  for (const auto& w : work) w();
+  for (const auto& w : work)
+    guarded([&] {
+      w();
+      return true;
+    });
   return !work.empty();
 }
 
@@ -154,7 +167,7 @@ void Courier::take(Rank source, const std::byte* data, std::size_t size) {
   if (farewell_) farewell_->heard[static_cast<std::size_t>(source.value)] = Clock::now();
   if (head.kind == SignalKind::goodbye) {
     goodbyes_.insert(source);
-    for (const auto& [id, context] : contexts_) context->process_left(source);
+    for (const auto& context : polled_) context->process_left(source);
     return;
   }
   const auto found = contexts_.find(head.context);
@@ -162,12 +175,20 @@ void Courier::take(Rank source, const std::byte* data, std::size_t size) {
     found->second->take(source, head, data, size);
     return;
   }
-  if (head.kind == SignalKind::ping || (head.kind == SignalKind::interrupt && closed_.contains(head.context))) {
+  const bool closed = closed_.contains(head.context);
+  if (closed && (head.kind == SignalKind::ping || head.kind == SignalKind::interrupt)) {
     wire_->signal(source, PacketWriter(SignalKind::gone, head.context, head.epoch).take());
-    if (head.kind == SignalKind::interrupt) return;
+  } else if (head.kind == SignalKind::ping) {
+    // This rank lives, and has not come out of the split() that makes the communicator.
+    PacketReader in(data, size);
+    in.value<SignalKind>();
+    in.value<std::int32_t>();
+    in.value<std::int32_t>();
+    const auto number = in.value<std::int32_t>();
+    wire_->signal(source, PacketWriter(SignalKind::pong, head.context, head.epoch).value(number).ranks({}).text({}).take());
+  } else if (!closed && head.kind != SignalKind::pong && head.kind != SignalKind::gone) {
+    unclaimed_[head.context].push_back({source, Packet(data, data + size)});
   }
-  if (head.kind == SignalKind::ping || head.kind == SignalKind::pong || head.kind == SignalKind::gone) return;
-  if (!closed_.contains(head.context)) unclaimed_[head.context].push_back({source, Packet(data, data + size)});
 }
 
 void Courier::remove_closed() {
@@ -178,13 +199,14 @@ void Courier::remove_closed() {
       continue;
     }
     closed_.insert(it->first);
+    std::erase(polled_, it->second);
     it = contexts_.erase(it);
   }
 }
 
 bool Courier::busy() const {
   if (farewell_) return true;
-  return std::any_of(contexts_.begin(), contexts_.end(), [](const auto& entry) { return entry.second->busy(); });
+  return std::any_of(polled_.begin(), polled_.end(), [](const auto& context) { return context->busy(); });
 }
 
 void Courier::rest(int idle_rounds) {
@@ -194,9 +216,9 @@ void Courier::rest(int idle_rounds) {
     return;
   }
   const core::MutexLock lock(mutex_);
-  if (!posted_.empty() || (closing_ && !farewell_)) return;
-  const auto sleep = outstanding ? std::min<microseconds>(kLongestSleep, kShortestSleep * (1 + (idle_rounds - kYields) / 4))
-                                 : microseconds(kIdleSleep);
+  if (!posted_.empty()) return;
+  const auto sleep =
+      outstanding ? std::min<microseconds>(kLongestSleep, kShortestSleep * (1 + (idle_rounds - kYields) / 4)) : microseconds(kIdleSleep);
   changed_.wait_until(mutex_, Clock::now() + sleep);
 }
 
@@ -238,12 +260,12 @@ bool Courier::farewell_over(Clock::time_point now) {
 
 void Courier::part() {
   const bool all = goodbyes_.size() + 1 == joined_.hosts.size() && dead_.empty();
+  polled_.clear();
   contexts_.clear();
   wire_->close();
   const auto until = Clock::now() + kPatience / 10;
-  while (!wire_->idle() && Clock::now() < until) {
-    if (!wire_->progress()) sched_yield();
-  }
+  while (!wire_->idle() && Clock::now() < until)
+    if (!guarded([this] { return wire_->progress(); })) sched_yield();
   if (all && wire_->idle()) MPI_Comm_free(&joined_.communicator);
   wire_->abandon();  // after a failure: MPI may still touch this memory, so it stays
   if (joined_.owner == MpiOwner::tessera && all) MPI_Finalize();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -55,6 +56,9 @@ class Courier {
   void run(const std::function<Joined()>& join);
   void serve();
   bool run_posted();
+  /// Runs `step`; where MPI itself fails in it, all communicators have failed.
+  template <class Step>
+  bool guarded(const Step& step);
   void take(Rank source, const std::byte* data, std::size_t size);
   void remove_closed();
   bool busy() const;
@@ -76,6 +80,7 @@ class Courier {
 
   // Of the communication thread.
   std::map<int, std::shared_ptr<Context>> contexts_;
+  std::vector<std::shared_ptr<Context>> polled_;  ///< the same, to walk through while contexts_ may change
   std::set<int> closed_;
   struct Unclaimed {
     Rank source;

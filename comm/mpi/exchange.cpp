@@ -126,8 +126,7 @@ void Exchange::post_receives(std::size_t peer, int stream) {
     ++receives_;
     const Rank from(static_cast<int>(peer));
     host_.wire().receive(host_.world_ranks()[peer], Wire::tag(host_.context(), operation_->label.channel, stream), to,
-                         Bytes(flow.size_of_chunk(k)), this,
-                         [self = shared_from_this(), &flow, from, stream, k](const Outcome& outcome) {
+                         Bytes(flow.size_of_chunk(k)), this, [self = shared_from_this(), &flow, from, stream, k](const Outcome& outcome) {
                            --self->outstanding_;
                            --self->receives_;
                            if (outcome.cancelled) return;

@@ -41,7 +41,8 @@ class ExchangeHost {
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
   /// `keep`: what must live as long as MPI may touch the scratch.
-  Exchange(ExchangeHost& host, std::shared_ptr<Operation> operation, std::chrono::microseconds data_delay, std::shared_ptr<const void> keep);
+  Exchange(ExchangeHost& host, std::shared_ptr<Operation> operation, std::chrono::microseconds data_delay,
+           std::shared_ptr<const void> keep);
 
   const Operation& operation() const { return *operation_; }
   const std::shared_ptr<Operation>& shared_operation() const { return operation_; }
@@ -70,8 +71,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   struct Flow {
     std::byte* data = nullptr;  ///< null: contributions into scratch
     std::int64_t bytes = 0, chunk = 1;
-    std::int64_t posted = 0, done = 0;       ///< chunks; done ones without a gap
-    std::array<bool, kWindow> early{};       ///< done before an earlier one, by chunk % kWindow
+    std::int64_t posted = 0, done = 0;  ///< chunks; done ones without a gap
+    std::array<bool, kWindow> early{};  ///< done before an earlier one, by chunk % kWindow
     std::int64_t chunks() const { return (bytes + chunk - 1) / chunk; }
     std::int64_t size_of_chunk(std::int64_t k) const { return k + 1 < chunks() ? chunk : bytes - k * chunk; }
     bool over() const { return done == chunks(); }

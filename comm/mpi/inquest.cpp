@@ -56,8 +56,7 @@ std::string verdict_message(const Verdict& verdict, const Inquest& inquest, cons
   }
   if (!verdict.silent.empty())
     out += fmt::format("; {} did not answer: dead, stopped or cut off from the network", list_ranks(verdict.silent));
-  else
-    out += fmt::format("; {} waits for nobody: see what it does, or set a longer deadline", list_ranks(verdict.culprits));
+  else out += fmt::format("; {} waits for nobody: see what it does, or set a longer deadline", list_ranks(verdict.culprits));
   return out;
 }
 

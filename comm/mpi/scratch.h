@@ -8,7 +8,7 @@
 
 namespace tessera::comm::mpi {
 
-inline constexpr Bytes kScratchLimit{8 << 20};       ///< of a communicator made by split()
+inline constexpr Bytes kScratchLimit{8 << 20};        ///< of a communicator made by split()
 inline constexpr Bytes kWorldScratchLimit{64 << 10};  ///< of a world's own communicator, which carries control traffic
 inline constexpr int kSlots = 2;                      ///< chunks on their way from one peer to one sum
 

@@ -65,8 +65,7 @@ void WireHeader::fill(Operation& operation, int ranks) const {
 PacketWriter& PacketWriter::text(const std::string& s) {
   const std::size_t n = std::min(s.size(), kLongestText);
   value(static_cast<std::uint32_t>(n));
-  const auto* bytes = reinterpret_cast<const std::byte*>(s.data());
-  packet_.insert(packet_.end(), bytes, bytes + n);
+  if (n > 0) append(s.data(), n);
   return *this;
 }
 
@@ -88,7 +87,7 @@ std::string PacketReader::text() {
 std::vector<Rank> PacketReader::ranks() {
   const std::size_t n = value<std::uint32_t>();
   std::vector<Rank> out;
-  for (std::size_t i = 0; i < n && at_ < size_; ++i) out.emplace_back(value<std::int32_t>());
+  for (std::size_t i = 0; i < n && at_ + sizeof(std::int32_t) <= size_; ++i) out.emplace_back(value<std::int32_t>());
   return out;
 }
 

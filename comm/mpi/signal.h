@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "comm/failure.h"
@@ -29,7 +30,7 @@ enum class SignalKind : std::uint8_t {
   abort,      ///< the communicator has failed, for this reason
   ping,       ///< do you live, and what do you wait for
   pong,       ///< what the sender waits for
-  gone,       ///< the sender holds this communicator no more, or not yet
+  gone,       ///< the sender holds this communicator no more
   goodbye,    ///< the sender's process is done with all of its communicators
 };
 
@@ -43,9 +44,9 @@ struct SignalHead {
 /// The header of an operation, as it travels: at most 64 bytes.
 struct WireHeader {
   SignalKind kind = SignalKind::header;
-  std::uint8_t channel_verb = 0;   ///< channel | verb << 4
-  std::uint8_t types = 0;          ///< dtype | shard_dtype << 4
-  std::uint8_t fold_reduce = 0;    ///< fold | reduce << 4
+  std::uint8_t channel_verb = 0;  ///< channel | verb << 4
+  std::uint8_t types = 0;         ///< dtype | shard_dtype << 4
+  std::uint8_t fold_reduce = 0;   ///< fold | reduce << 4
   std::int32_t root = 0;
   std::int32_t context = 0, epoch = 0;
   std::int64_t sequence = 0, count = 0, step = 0, leaf = 0;
@@ -72,8 +73,7 @@ class PacketWriter {
   template <class T>
   PacketWriter& value(const T& x) {
     static_assert(std::is_trivially_copyable_v<T>);
-    const auto* bytes = reinterpret_cast<const std::byte*>(&x);
-    packet_.insert(packet_.end(), bytes, bytes + sizeof(T));
+    append(&x, sizeof(T));
     return *this;
   }
   PacketWriter& text(const std::string& s);  ///< cut so that a packet stays below kMaxSignal
@@ -81,6 +81,10 @@ class PacketWriter {
   Packet take() { return std::move(packet_); }
 
  private:
+  void append(const void* data, std::size_t size) {
+    packet_.resize(packet_.size() + size);
+    std::memcpy(packet_.data() + packet_.size() - size, data, size);
+  }
   Packet packet_;
 };
 

@@ -11,6 +11,7 @@
 #include "comm/host.h"
 #include "comm/membership.h"
 #include "comm/operation.h"
+#include "comm/options.h"
 #include "comm/thread/move.h"
 #include "tessera/error.h"
 
@@ -74,6 +75,7 @@ void ThreadCommunicator::start(std::shared_ptr<Operation> operation, Stream& str
 
 std::shared_ptr<Communicator> ThreadCommunicator::split(int color, int key, std::shared_ptr<MemoryLedger> /*no scratch to enter*/,
                                                         std::chrono::milliseconds deadline) {
+  check_deadline(deadline);
   const std::int64_t sequence = submitted(Channel::control);
   const Membership group = agree_on_members(*this, color, key);
   TransportOptions options = options_;

@@ -13,6 +13,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// An operation that its own stream has held up beyond its deadline still gives the peers a moment.
+constexpr std::chrono::milliseconds kGrace{100};
+
 double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
 }  // namespace
@@ -71,6 +74,7 @@ Cause Hub::arrive(Rank rank, const std::shared_ptr<Operation>& operation, std::s
   meeting->came[static_cast<std::size_t>(rank.value)] = operation;
   if (++meeting->arrivals == members_.size()) meeting->changed.notify_all();
 
+  const Clock::time_point deadline = std::max(operation->deadline, Clock::now() + kGrace);
   while (cause() == nullptr && meeting->arrivals < members_.size()) {
     std::vector<Rank> absent = missing(*meeting);
     if (auto left = departure(rank, *operation, *meeting)) {
@@ -78,16 +82,18 @@ Cause Hub::arrive(Rank rank, const std::shared_ptr<Operation>& operation, std::s
       unended = fail(std::move(*left));
     } else if (core::planted(core::Fault::dropped_deadline)) {
       meeting->changed.wait(mutex_);
-    } else if (Clock::now() >= operation->deadline) {
+    } else if (Clock::now() >= deadline) {
       operation->waits_for(absent);
       unended = fail(lateness(rank, *operation, absent));
     } else {
       operation->waits_for(std::move(absent));
-      meeting->changed.wait_until(mutex_, operation->deadline);
+      meeting->changed.wait_until(mutex_, deadline);
     }
   }
   const Cause why = cause();
   if (why == nullptr) ++meeting->moving;
+  // Others may be in the middle of this meeting and reading this rank's memory, which goes with the operation.
+  while (why != nullptr && meeting->moving > 0) meeting->changed.wait(mutex_);
   operation->waits_for(missing(*meeting));
   lock.unlock();
   end(unended);
@@ -337,8 +343,7 @@ Failure Hub::held_up(Rank rank) {
   Failure failure;
   failure.culprits = {rank};
   failure.verb = "resume";
-  failure.message = fmt::format("rank {} could not resume the step within {:.3f} s: operations of the old one are held up by their streams",
-                                rank.value, seconds(member(rank).recorder->deadline()));
+  failure.message = held_up_message(rank, member(rank).recorder->deadline());
   return failure;
 }
 
@@ -347,9 +352,7 @@ Failure Hub::out_of_turn(Rank rank, const Operation& operation) {
   failure.culprits = {rank};
   failure.verb = name_of(operation.verb);
   failure.unit = member(rank).recorder->unit_name(operation.label.unit);
-  failure.message = fmt::format("rank {} could not begin {} within {:.3f} s: an earlier operation of channel {} is still held up by its stream",
-                                rank.value, described(rank, operation), seconds(operation.deadline - operation.submitted),
-                                name_of(operation.label.channel));
+  failure.message = out_of_turn_message(rank, described(rank, operation), operation);
   return failure;
 }
 

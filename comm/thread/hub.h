@@ -76,9 +76,9 @@ class Hub {
   using Unended = std::vector<Doomed>;
   struct Member {
     std::shared_ptr<FlightRecorder> recorder;
-    std::set<std::shared_ptr<Operation>> operations;              ///< submitted and not over
-    std::array<std::int64_t, kChannels> turn{};                   ///< sequence number of the operation that may go on
-    std::optional<std::array<std::int64_t, kChannels>> left;      ///< how many operations there were when it left
+    std::set<std::shared_ptr<Operation>> operations;          ///< submitted and not over
+    std::array<std::int64_t, kChannels> turn{};               ///< sequence number of the operation that may go on
+    std::optional<std::array<std::int64_t, kChannels>> left;  ///< how many operations there were when it left
     bool resuming = false;
   };
 
@@ -99,7 +99,7 @@ class Hub {
   Failure lateness(Rank rank, const Operation& operation, const std::vector<Rank>& missing) TESSERA_REQUIRES(mutex_);
 
   mutable core::Mutex mutex_;
-  core::CondVar changed_;  ///< turns, resumptions
+  core::CondVar changed_;        ///< turns, resumptions
   std::vector<Member> members_;  // the size is constant, the rest guarded by mutex_
   std::map<Key, std::shared_ptr<Meeting>> meetings_ TESSERA_GUARDED_BY(mutex_);
   Cause failure_ TESSERA_GUARDED_BY(mutex_);

@@ -18,9 +18,7 @@ namespace {
 std::string text_of(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
+  } catch (const std::exception& e) { return e.what(); } catch (...) {
     return "an exception of unknown type";
   }
 }
@@ -28,13 +26,9 @@ std::string text_of(const std::exception_ptr& thrown) {
 bool is_echo(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
-  } catch (const CommFailure&) {
+  } catch (const CommFailure&) { return true; } catch (const StepInterrupted&) {
     return true;
-  } catch (const StepInterrupted&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
+  } catch (...) { return false; }
 }
 
 }  // namespace

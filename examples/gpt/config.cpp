@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 
 #include "examples/gpt/flags.h"
 #include "tessera/version.h"
@@ -11,6 +11,7 @@
 namespace gpt {
 namespace {
 
+constexpr const char* kProgram = "train_gpt";
 constexpr std::int64_t kMost = 1'000'000'000;
 
 void declare_flags(FlagTable& flags, Config& c) {
@@ -96,19 +97,13 @@ tessera::Optimizer Config::make_optimizer() const {
 
 CommandLine read_command_line(int argc, const char* const* argv) {
   CommandLine line;
-  CLI::App app("Trains a GPT with its training state sharded over ranks. Under mpirun each process is a rank.", "train_gpt");
-  app.set_version_flag("--version", "train_gpt " + std::string(tessera::kVersion));
-  FlagTable flags(app);
+  FlagTable flags(kProgram, "Trains a GPT with its training state sharded over ranks. Under mpirun each process is a rank.",
+                  std::string(tessera::kVersion));
   declare_flags(flags, line.config);
-  try {
-    line.error = flags.parse(argc, argv);
-  } catch (const CLI::CallForVersion& version) {
-    line.printout = std::string(version.what()) + "\n";
-    return line;
-  } catch (const CLI::Success&) {
-    line.printout = app.help();
-    return line;
-  }
+  const Parsed parsed = flags.parse(argc, argv);
+  line.error = parsed.error;
+  line.printout = parsed.printout;
+  if (!line.printout.empty()) return line;
   Config& c = line.config;
   for (const char* size : {"--layers", "--width", "--context", "--vocab"}) {
     if (flags.given(size)) c.sizes_given.emplace_back(size);
@@ -135,12 +130,11 @@ void settle_batches(Config& config, int ranks, std::vector<std::string>& decisio
   if (config.micro_batch == 0) config.micro_batch = config.batch / ranks;
 }
 
-nlohmann::ordered_json flag_values(const Config& config) {
+std::string flags_json(const Config& config) {
   Config copy = config;
-  CLI::App app;
-  FlagTable flags(app);
+  FlagTable flags(kProgram, {}, {});
   declare_flags(flags, copy);
-  return flags.values();
+  return flags.json();
 }
 
 }  // namespace gpt

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -71,7 +70,7 @@ CommandLine read_command_line(int argc, const char* const* argv);
 /// Fixes batch and micro-batch for `ranks`, writing into `decisions` what was chosen. Throws InputError with the nearest valid values.
 void settle_batches(Config& config, int ranks, std::vector<std::string>& decisions);
 
-/// Every flag's value as the run uses it.
-nlohmann::ordered_json flag_values(const Config& config);
+/// Every flag's value as the run uses it, as one JSON object.
+std::string flags_json(const Config& config);
 
 }  // namespace gpt

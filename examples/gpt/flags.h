@@ -1,13 +1,9 @@
 // A table of command-line flags: one line per flag drives parsing, range checks, --help and the report's `config`.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
-#include <functional>
-#include <limits>
-#include <nlohmann/json.hpp>
+#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace gpt {
@@ -19,9 +15,16 @@ struct Range {
   T most;
 };
 
+/// What came of reading a command line.
+struct Parsed {
+  std::string error;     ///< one line that names the flag and the fix; empty if nothing is wrong
+  std::string printout;  ///< of --help and --version
+};
+
 class FlagTable {
  public:
-  explicit FlagTable(CLI::App& app) : app_(app) {}
+  FlagTable(const std::string& program, const std::string& description, const std::string& version);
+  ~FlagTable();
   FlagTable(const FlagTable&) = delete;
   FlagTable& operator=(const FlagTable&) = delete;
 
@@ -32,17 +35,14 @@ class FlagTable {
   void list(const std::string& name, std::vector<std::string>& values, const std::string& help);
   void on(const std::string& name, bool& value, const std::string& help);
 
+  Parsed parse(int argc, const char* const* argv);
   bool given(const std::string& name) const;
-  /// Reads the command line. Returns what is wrong with it, in one line that names the flag and the fix; empty if nothing is.
-  std::string parse(int argc, const char* const* argv);
-  /// Every flag's value, by name without dashes.
-  nlohmann::ordered_json values() const;
+  /// Every flag's value, by name without dashes, as one JSON object.
+  std::string json() const;
 
  private:
-  CLI::Option* add(const std::string& name, const std::function<void(const std::string&)>& read, const std::string& help);
-
-  CLI::App& app_;
-  std::vector<std::pair<std::string, std::function<nlohmann::ordered_json()>>> values_;
+  struct Impl;  // CLI11 and the JSON library take long to compile: one file knows them
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace gpt

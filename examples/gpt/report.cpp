@@ -68,7 +68,7 @@ void write_report(const std::string& path, const Setup& setup, tessera::World& w
   head["precision"] = "fp32";
   head["transport"] = std::string(world.transport());
   head["parameters"] = setup.model.spec.elements().value;
-  head["config"] = flag_values(setup.config);
+  head["config"] = ordered_json::parse(flags_json(setup.config));
   head["decisions"] = run.decisions;
   head["validation"] = ordered_json::array();
   ordered_json ranks = ordered_json::array();

@@ -144,7 +144,7 @@ void open_tokens(Setup& setup) {
 }  // namespace
 
 Setup prepare(tessera::World& world, const CommandLine& line) {
-  agree_on_input(world, line.error, key_of(flag_values(line.config).dump()),
+  agree_on_input(world, line.error, key_of(flags_json(line.config)),
                  "the ranks were started with different flags; start all of them with the same");
   Setup setup;
   setup.config = line.config;

@@ -176,7 +176,7 @@ class TESSERA_API Communicator {
   virtual Traffic traffic() const = 0;
   std::vector<OperationRecord> recent() const;  ///< the last 64 operations, oldest first
   std::string dump() const;                     ///< recent() as text
-  /// Called on a worker thread whenever an operation ends. Set it before the first operation.
+  /// Called on a worker thread whenever an operation ends; what it throws is dropped. Set it before the first operation.
   void on_finish(std::function<void(const OperationRecord&)> callback);
   /// Later operations get `deadline` more time. For phases that are known to be long (compilation, evaluation on one rank).
   void set_deadline(std::chrono::milliseconds deadline);

@@ -189,6 +189,7 @@ class TESSERA_API Engine {
   /// UsageError naming the live leases where no slot is free. `phase` is for traces.
   [[nodiscard]] ParameterLease gather(UnitId unit, Phase phase = Phase::forward);
   /// Local; may wait for an earlier reduction to give its slot back. Inside a micro_batch() only. Needs no gather.
+  /// UsageError naming the live gradient leases where no slot is free.
   [[nodiscard]] GradientLease gradients(UnitId unit);
 
   /// Collective, before step(): this rank's values, one for each leaf in order. Returns the sum over leaves 0, 1, 2 ... of all ranks, in

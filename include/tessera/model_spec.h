@@ -26,7 +26,7 @@ struct UnitSpec {
   std::string name;
   std::vector<TensorSpec> tensors;
   int uses = 1;           ///< gradient leases per leaf; their sum is reduced once
-  bool optional = false;  ///< some ranks may give gradients in a leaf and others not (zeros)
+  bool optional = false;  ///< ranks may differ in whether they give it gradients (zeros); all still gather it alike
 };
 
 class ModelSpec;

@@ -37,7 +37,8 @@ struct TensorGroup {
   bool decay = true;                 ///< false: no weight decay
 };
 
-/// Values to watch a run by. Called on worker threads too: implementations lock what they share. Must not call the engine.
+/// Values to watch a run by. Called on worker threads too: implementations lock what they share. Must not call the engine; what they throw
+/// is dropped.
 class TESSERA_API Observer {
  public:
   virtual ~Observer() = default;
@@ -73,8 +74,8 @@ struct Options {
   /// Most units whose gradients are being computed or reduced at once. 1 makes each reduction wait for the one before.
   int gradient_slots = 2;
 
-  /// Most bytes of all categories on this rank together; 0 is no limit. Slots are given up to keep it (the choice is in decisions());
-  /// a budget that one slot of each kind cannot keep is a UsageError that says the smallest that would do.
+  /// Most bytes of all categories on this rank together; 0 is no limit. Slots are given up to keep it (the choice is in
+  /// MemoryForecast::decisions); a budget that one slot of each kind cannot keep is a UsageError that says the smallest that would do.
   Bytes memory_budget{};
 
   /// From the start of a collective to CommFailure when a peer does not come. Longer tolerates slower peers.
@@ -102,7 +103,7 @@ struct StepOptions {
 
 struct StepResult {
   bool applied = false;        ///< false: nothing changed on any rank
-  std::string reason{};        ///< why not: which ranks saw how many NaN or infinite elements
+  std::string reason{};        ///< why not: how many elements of the sum are NaN or infinite, in which ranks' shards
   double gradient_norm = 0.0;  ///< of the scaled gradient over all trainable elements, before clipping; the same on every rank
   double clip_factor = 1.0;
   std::int64_t step = 0;  ///< steps applied so far, this one included

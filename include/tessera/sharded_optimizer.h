@@ -24,13 +24,17 @@ struct OwnTensor {
 class TESSERA_API ShardedOptimizer {
  public:
   /// Collective. Rank 0's parameters become everybody's. `tensors` have the same names and shapes on all ranks (compared).
-  /// Tensors are reduced and gathered in groups of about `unit_elements`; larger groups cost two slots of their size.
+  /// Beside the caller's tensors each rank holds 1/W of parameters, sums and moments, and two slots each for a group's parameters and
+  /// gradients; groups are of about `unit_elements` (smaller ones cost less memory and more messages). Options::stage and micro_batches do
+  /// not apply. UsageError on all ranks for tensors without memory, and for tensors or options that differ between ranks.
   ShardedOptimizer(const World& world, std::vector<OwnTensor> tensors, Options options = {}, Elements unit_elements = Elements(1 << 22));
   ~ShardedOptimizer();
 
   /// Collective. Sums the gradients of all ranks in rank order, scales, clips, updates, and writes the new values into every rank's
   /// parameters.
   StepResult step(const StepOptions& options);
+  /// Collective, after the caller has written other values into its parameters (loaded weights): rank 0's become everybody's. Moments stay.
+  void reload();
   RankReport report() const;
 
  private:

@@ -24,9 +24,7 @@ inline Verdict judge_safetensors(std::string_view file) {
     const std::uint64_t header = shard::safetensors_header_bytes(file.substr(0, 8), file.size(), "fuzzed");
     at = shard::kSafetensorsLengthBytes + header;
     entries = shard::parse_safetensors_header(file.substr(shard::kSafetensorsLengthBytes, header), file.size() - at, "fuzzed");
-  } catch (const CheckpointError&) {
-    return Verdict::refused;
-  }
+  } catch (const CheckpointError&) { return Verdict::refused; }
   std::set<std::string> names;
   for (const SafetensorsEntry& e : entries) {
     std::int64_t elements = 1;
@@ -49,12 +47,13 @@ inline std::string safetensors_image(std::string_view header, std::size_t data_b
 
 /// Files that are well-formed, to mutate.
 inline std::vector<std::string> safetensors_seeds() {
-  return {safetensors_image("{}", 0), safetensors_image(R"({"__metadata__":{"format":"pt"}}   )", 0),
-          safetensors_image(R"({"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]}})", 8),
-          safetensors_image(R"({"b":{"dtype":"BF16","shape":[3],"data_offsets":[8,14]},"a":{"dtype":"I64","shape":[],"data_offsets":[0,8]},)"
-                            R"("e":{"dtype":"F64","shape":[0,7],"data_offsets":[14,14]},"__metadata__":{},)"
-                            R"("c":{"dtype":"U8","shape":[1,1,2],"data_offsets":[14,16]}} )",
-                            16)};
+  return {
+      safetensors_image("{}", 0), safetensors_image(R"({"__metadata__":{"format":"pt"}}   )", 0),
+      safetensors_image(R"({"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]}})", 8),
+      safetensors_image(R"({"b":{"dtype":"BF16","shape":[3],"data_offsets":[8,14]},"a":{"dtype":"I64","shape":[],"data_offsets":[0,8]},)"
+                        R"("e":{"dtype":"F64","shape":[0,7],"data_offsets":[14,14]},"__metadata__":{},)"
+                        R"("c":{"dtype":"U8","shape":[1,1,2],"data_offsets":[14,16]}} )",
+                        16)};
 }
 
 }  // namespace tessera

@@ -11,11 +11,39 @@ using namespace tessera;
 
 namespace {
 
-/// One to eight small changes: bytes, pieces that matter to the grammar, cuts, repeats, swaps of two pieces, and the length set right again.
+/// One to eight small changes: bytes, pieces that matter to the grammar, cuts, repeats, swaps of two pieces, and the length set right
+/// again.
 std::string mutated(std::string file, std::mt19937_64& engine) {
-  static constexpr const char* kPieces[] = {"{", "}", "[", "]", ",", ":", "\"", "0", "1", "-1", "8", "16", "1e9", "4294967296", "18446744073709551615",
-                                            "null", "true", "\"F32\"", "\"U8\"", "\"a\"", "\"shape\"", "\"dtype\"", "\"data_offsets\"", "[0,8]",
-                                            "\"__metadata__\"", "\\u0061", " ", "\t", "\xff", "2.0"};
+  static constexpr const char* kPieces[] = {"{",
+                                            "}",
+                                            "[",
+                                            "]",
+                                            ",",
+                                            ":",
+                                            "\"",
+                                            "0",
+                                            "1",
+                                            "-1",
+                                            "8",
+                                            "16",
+                                            "1e9",
+                                            "4294967296",
+                                            "18446744073709551615",
+                                            "null",
+                                            "true",
+                                            "\"F32\"",
+                                            "\"U8\"",
+                                            "\"a\"",
+                                            "\"shape\"",
+                                            "\"dtype\"",
+                                            "\"data_offsets\"",
+                                            "[0,8]",
+                                            "\"__metadata__\"",
+                                            "\\u0061",
+                                            " ",
+                                            "\t",
+                                            "\xff",
+                                            "2.0"};
   const auto below = [&engine](std::size_t n) { return n == 0 ? std::size_t{0} : static_cast<std::size_t>(engine() % n); };
   for (std::size_t changes = 1 + below(8); changes > 0; --changes) {
     const std::size_t at = below(file.size() + 1);
@@ -66,6 +94,7 @@ TEST_CASE("safetensors: every single-byte change of a header is refused, or acce
       for (int value = 0; value < 256; ++value) {
         std::string file = seed;
         file[at] = static_cast<char>(value);
-        if (judge_safetensors(file) == Verdict::broken) FAIL_CHECK("accepted, but broken: byte " << at << " as " << value << " of " << seed);
+        if (judge_safetensors(file) == Verdict::broken)
+          FAIL_CHECK("accepted, but broken: byte " << at << " as " << value << " of " << seed);
       }
 }

@@ -149,44 +149,4 @@ TEST_CASE("train_gpt: the trace is JSON with a process for each rank and the gat
   }
 }
 
-#ifdef TESSERA_WITH_MPI
-json report_of(int ranks, int stage, const std::vector<std::string>& sizes) {
-  const TemporaryFolder folder;
-  std::vector<std::string> command = {std::string(TESSERA_BINARY_DIR) + "/examples/train_gpt", "--text", kText, "--batch", std::to_string(ranks), "--steps",
-                                      "2", "--stage", std::to_string(stage), "--quiet", "--report", folder / "r"};
-  command.insert(command.end(), sizes.begin(), sizes.end());
-  const Outcome outcome = run_under_mpi(ranks, command);
-  INFO(outcome.err);
-  REQUIRE(outcome.code == 0);
-  return json::parse(read_file(folder / "r"));
-}
-
-TEST_CASE("memory: with ten million parameters, the forecast is kept and the process is no larger than ledger and activations say") {
-  const std::vector<std::string> none = {"--layers", "1", "--heads", "1", "--width", "16", "--context", "8"};
-  const std::vector<std::string> large = {"--layers", "5", "--heads", "8", "--width", "416", "--context", "32"};
-  for (const auto& [ranks, stage] : std::vector<std::pair<int, int>>{{1, 3}, {2, 2}, {4, 3}, {4, 0}}) {
-    INFO(ranks << " ranks, stage " << stage);
-    const json empty = report_of(ranks, stage, none);
-    const json report = report_of(ranks, stage, large);
-    const auto parameters = report["parameters"].get<std::int64_t>();
-    REQUIRE(parameters >= 10'000'000);
-    for (std::size_t r = 0; r < report["ranks"].size(); ++r) {
-      const json& rank = report["ranks"][r];
-      CHECK(rank["peak_bytes"] == rank["forecast_bytes"]);
-      const auto accounted = static_cast<double>(rank["peak_bytes"]["total"].get<std::int64_t>() + rank["activations_peak_bytes"].get<std::int64_t>());
-      const auto grown = static_cast<double>(rank["rss_peak_bytes"].get<std::int64_t>() - empty["ranks"][r]["rss_peak_bytes"].get<std::int64_t>());
-      INFO("grown by " << grown << " bytes, accounted for " << accounted);
-      CHECK(std::abs(grown - accounted) <= 0.05 * accounted + 16.0 * (1 << 20));
-      if (ranks == 4 && stage == 3) {
-        // 16 bytes per element over the ranks, two slots each of parameters and gradients, the reused unit's two, 8 MB of communication, padding.
-        const std::int64_t block = 12 * 416 * 416 + 13 * 416;
-        const std::int64_t embed = (256 + 32 + 2) * 416;
-        const std::int64_t padding = 6 * 16 * 1024 + 4 * 4 * (1024 * 4 + 13 * 1024);
-        CHECK(rank["peak_bytes"]["total"].get<std::int64_t>() <= 16 * parameters / 4 + 4 * 4 * block + 2 * 4 * embed + (8 << 20) + padding);
-      }
-    }
-  }
-}
-#endif
-
 }  // namespace

@@ -67,9 +67,10 @@ void interrupt_in_the_middle(World& world) {
         if (world.rank().value == who && i == 2) break;
         const Region full = owned(n * w), sum = owned(n * w);
         const Region shard = owned(n);
-        pending.push_back(c->all_gather({shard.data, shard.owner}, full, Elements(static_cast<std::int64_t>(n)), DType::f32, label(Channel::gather), gather));
-        pending.push_back(c->reduce_scatter({sum.data, sum.owner}, owned(n), Elements(static_cast<std::int64_t>(n)), DType::f32, Fold::start,
-                                            label(Channel::reduce), reduce));
+        pending.push_back(c->all_gather({shard.data, shard.owner}, full, Elements(static_cast<std::int64_t>(n)), DType::f32,
+                                        label(Channel::gather), gather));
+        pending.push_back(c->reduce_scatter({sum.data, sum.owner}, owned(n), Elements(static_cast<std::int64_t>(n)), DType::f32,
+                                            Fold::start, label(Channel::reduce), reduce));
         pending.push_back(c->barrier(label(Channel::control), control));
       }
       if (world.rank().value == who) c->interrupt("round " + std::to_string(round));
@@ -97,13 +98,13 @@ void interrupt_in_the_middle(World& world) {
 
 }  // namespace
 
-RANK_TEST_WITH("interrupt: with operations in flight on all channels, again and again", {kPatient}) (World& world) {
+RANK_TEST_WITH("interrupt: with operations in flight on all channels, again and again", {kPatient})(World& world) {
   interrupt_in_the_middle(world);
 }
 
-RANK_TEST_WITH("interrupt: the same with random delays and small chunks", {kDelayed}) (World& world) { interrupt_in_the_middle(world); }
+RANK_TEST_WITH("interrupt: the same with random delays and small chunks", {kDelayed})(World& world) { interrupt_in_the_middle(world); }
 
-RANK_TEST_WITH("interrupt: several ranks at once are one interruption", {kPatient}) (World& world) {
+RANK_TEST_WITH("interrupt: several ranks at once are one interruption", {kPatient})(World& world) {
   const auto c = own(world);
   for (int round = 0; round < 10; ++round) {
     c->interrupt("from everyone");
@@ -114,7 +115,7 @@ RANK_TEST_WITH("interrupt: several ranks at once are one interruption", {kPatien
   }
 }
 
-RANK_TEST_WITH("interrupt: what was pending and never waited for is over before resume returns", {kPatient}) (World& world) {
+RANK_TEST_WITH("interrupt: what was pending and never waited for is over before resume returns", {kPatient})(World& world) {
   const auto c = own(world);
   Stream stream("gather");
   for (int round = 0; round < 10; ++round) {
@@ -133,7 +134,7 @@ RANK_TEST_WITH("interrupt: what was pending and never waited for is over before 
   }
 }
 
-RANK_TEST_WITH("interrupt: a communicator beside it goes on", {kPatient}) (World& world) {
+RANK_TEST_WITH("interrupt: a communicator beside it goes on", {kPatient})(World& world) {
   const auto a = own(world), b = own(world);
   if (world.rank().value == 0) a->interrupt("only here");
   work(*b, 1);
@@ -143,7 +144,7 @@ RANK_TEST_WITH("interrupt: a communicator beside it goes on", {kPatient}) (World
   work(*b, 3);
 }
 
-RANK_TEST_WITH("resume: fails by name where a rank has left instead", {kPatient}) (World& world) {
+RANK_TEST_WITH("resume: fails by name where a rank has left instead", {kPatient})(World& world) {
   if (world.size() == 1) return;
   auto c = own(world);
   const bool leaves = world.rank().value == world.size() - 1;
@@ -157,15 +158,13 @@ RANK_TEST_WITH("resume: fails by name where a rank has left instead", {kPatient}
     try {
       c->resume();
       FAIL("resumed without a rank");
-    } catch (const CommFailure& e) {
-      CHECK(e.culprits == std::vector<Rank>{Rank(world.size() - 1)});
-    }
+    } catch (const CommFailure& e) { CHECK(e.culprits == std::vector<Rank>{Rank(world.size() - 1)}); }
   }
   Stream stream("control");
   world.communicator().barrier({}, stream).wait_host();
 }
 
-RANK_TEST_WITH("resume: fails by name where a rank does not come", {kQuick}) (World& world) {
+RANK_TEST_WITH("resume: fails by name where a rank does not come", {kQuick})(World& world) {
   if (world.size() == 1) return;
   const auto meeting = own(world, milliseconds(30'000));
   const auto c = own(world, milliseconds(600));

@@ -25,9 +25,7 @@ Told told(Pending pending) {
   Told out;
   try {
     pending.wait_host();
-  } catch (const CommFailure& e) {
-    out = {true, e.what(), e.verb, e.unit, e.dump, e.culprits};
-  }
+  } catch (const CommFailure& e) { out = {true, e.what(), e.verb, e.unit, e.dump, e.culprits}; }
   return out;
 }
 
@@ -53,7 +51,7 @@ bool is_last(const World& world) { return world.rank().value == last_of(world); 
 
 }  // namespace
 
-RANK_TEST_WITH("order: another unit on one rank is an error on every rank, naming both sides", {kPatient}) (World& world) {
+RANK_TEST_WITH("order: another unit on one rank is an error on every rank, naming both sides", {kPatient})(World& world) {
   if (world.size() == 1) return;
   Meeting meeting(world);
   Communicator& c = world.communicator();
@@ -83,7 +81,7 @@ RANK_TEST_WITH("order: another unit on one rank is an error on every rank, namin
   meeting.all_here();
 }
 
-RANK_TEST_WITH("order: another size, type, verb, root or detail is an error on every rank", {kPatient}) (World& world) {
+RANK_TEST_WITH("order: another size, type, verb, root or detail is an error on every rank", {kPatient})(World& world) {
   if (world.size() == 1) return;
   Meeting meeting(world);
   const bool odd = is_last(world);
@@ -115,7 +113,7 @@ RANK_TEST_WITH("order: another size, type, verb, root or detail is an error on e
   }
 }
 
-RANK_TEST_WITH("order: two calls in another order are an error on every rank", {kPatient}) (World& world) {
+RANK_TEST_WITH("order: two calls in another order are an error on every rank", {kPatient})(World& world) {
   if (world.size() == 1) return;
   Meeting meeting(world);
   Communicator& c = world.communicator();
@@ -132,7 +130,7 @@ RANK_TEST_WITH("order: two calls in another order are an error on every rank", {
   meeting.all_here();
 }
 
-RANK_TEST_WITH("order: an extra call finds out at once that a rank has left, and after how many calls", {kPatient}) (World& world) {
+RANK_TEST_WITH("order: an extra call finds out at once that a rank has left, and after how many calls", {kPatient})(World& world) {
   if (world.size() == 1) return;
   Meeting meeting(world);
   Communicator& c = world.communicator();
@@ -154,7 +152,7 @@ RANK_TEST_WITH("order: an extra call finds out at once that a rank has left, and
   meeting.all_here();
 }
 
-RANK_TEST_WITH("order: a rank that leaves still takes part in what it has called", {kPatient}) (World& world) {
+RANK_TEST_WITH("order: a rank that leaves still takes part in what it has called", {kPatient})(World& world) {
   Communicator& c = world.communicator();
   Stream stream("control");
   std::vector<Pending> pending;
@@ -163,7 +161,8 @@ RANK_TEST_WITH("order: a rank that leaves still takes part in what it has called
   for (Pending& p : pending) CHECK_NOTHROW(p.wait_host());
 }
 
-RANK_TEST_WITH("deadline: the rank that does not come is named with verb and unit before the deadline is long over", {kQuick}) (World& world) {
+RANK_TEST_WITH("deadline: the rank that does not come is named with verb and unit before the deadline is long over", {kQuick})
+(World& world) {
   if (world.size() == 1) return;
   Meeting meeting(world);
   Communicator& c = world.communicator();
@@ -172,7 +171,8 @@ RANK_TEST_WITH("deadline: the rank that does not come is named with verb and uni
   std::vector<float> full(static_cast<std::size_t>(16 * world.size())), shard(16);
   if (!is_last(world)) {
     const auto begun = Clock::now();
-    const Told t = told(c.reduce_scatter({full.data()}, {shard.data()}, Elements(16), DType::f32, Fold::start, label(Channel::reduce, 1), stream));
+    const Told t =
+        told(c.reduce_scatter({full.data()}, {shard.data()}, Elements(16), DType::f32, Fold::start, label(Channel::reduce, 1), stream));
     const auto took = Clock::now() - begun;
     CHECK(t.failed);
     CHECK(took > milliseconds(400));
@@ -188,7 +188,7 @@ RANK_TEST_WITH("deadline: the rank that does not come is named with verb and uni
   CHECK(told(c.barrier({}, stream)).failed);
 }
 
-RANK_TEST_WITH("deadline: the rank that keeps the others waiting is named, not one that waits for it", {kQuick}) (World& world) {
+RANK_TEST_WITH("deadline: the rank that keeps the others waiting is named, not one that waits for it", {kQuick})(World& world) {
   if (world.size() < 3) return;
   Meeting meeting(world);
   Communicator& c = world.communicator();
@@ -210,7 +210,7 @@ RANK_TEST_WITH("deadline: the rank that keeps the others waiting is named, not o
   meeting.all_here();
 }
 
-RANK_TEST_WITH("abort: every rank's pending and later operations name the rank and the cause", {kPatient}) (World& world) {
+RANK_TEST_WITH("abort: every rank's pending and later operations name the rank and the cause", {kPatient})(World& world) {
   if (world.size() == 1) return;
   Meeting meeting(world);
   Communicator& c = world.communicator();
@@ -230,7 +230,7 @@ RANK_TEST_WITH("abort: every rank's pending and later operations name the rank a
   meeting.all_here();
 }
 
-RANK_TEST_WITH("failure: a failed communicator leaves its parent and siblings alone", {kPatient}) (World& world) {
+RANK_TEST_WITH("failure: a failed communicator leaves its parent and siblings alone", {kPatient})(World& world) {
   if (world.size() == 1) return;
   const auto ledger = std::make_shared<MemoryLedger>();
   const auto good = world.communicator().split(0, world.rank().value, ledger, milliseconds(20'000));
@@ -242,7 +242,7 @@ RANK_TEST_WITH("failure: a failed communicator leaves its parent and siblings al
   CHECK_NOTHROW(world.communicator().barrier({}, stream).wait_host());
 }
 
-RANK_TEST("arguments: what no rank could do is a UsageError before anything is sent") (World& world) {
+RANK_TEST("arguments: what no rank could do is a UsageError before anything is sent")(World& world) {
   Communicator& c = world.communicator();
   Stream stream("any");
   std::vector<float> full(static_cast<std::size_t>(8 * world.size())), shard(8);
@@ -251,19 +251,24 @@ RANK_TEST("arguments: what no rank could do is a UsageError before anything is s
   CHECK_THROWS_AS((void)c.all_gather({shard.data()}, {full.data()}, Elements(-1), DType::f32, l, stream), UsageError);
   CHECK_THROWS_AS((void)c.all_gather({nullptr}, {full.data()}, Elements(8), DType::f32, l, stream), UsageError);
   CHECK_THROWS_AS((void)c.all_gather({shard.data()}, {full.data()}, Elements(INT64_MAX / 2), DType::f32, l, stream), UsageError);
-  CHECK_THROWS_AS((void)c.all_gather({reinterpret_cast<char*>(shard.data()) + 1}, {full.data()}, Elements(1), DType::f32, l, stream), UsageError);
+  CHECK_THROWS_AS((void)c.all_gather({reinterpret_cast<char*>(shard.data()) + 1}, {full.data()}, Elements(1), DType::f32, l, stream),
+                  UsageError);
   CHECK_THROWS_AS((void)c.all_gather({full.data() + 1}, {full.data()}, Elements(8), DType::f32, l, stream), UsageError);
   float* own = full.data() + 8 * world.rank().value;
   CHECK_THROWS_AS((void)c.reduce_scatter({full.data()}, {own}, Elements(8), DType::f32, Fold::onward, l, stream), UsageError);
-  CHECK_THROWS_AS((void)c.reduce_scatter({full.data()}, {full.data()}, Elements(8), DType::bf16, Fold::start, l, stream, DType::f32), UsageError);
-  CHECK_THROWS_AS((void)c.reduce_scatter({full.data()}, {shard.data()}, Elements(8), DType::f32, Fold::start, l, stream, DType::bf16), UsageError);
+  CHECK_THROWS_AS((void)c.reduce_scatter({full.data()}, {full.data()}, Elements(8), DType::bf16, Fold::start, l, stream, DType::f32),
+                  UsageError);
+  CHECK_THROWS_AS((void)c.reduce_scatter({full.data()}, {shard.data()}, Elements(8), DType::f32, Fold::start, l, stream, DType::bf16),
+                  UsageError);
   CHECK_THROWS_AS((void)c.broadcast({shard.data()}, Elements(8), DType::f32, Rank(world.size()), l, stream), UsageError);
   CHECK_THROWS_AS((void)c.scratch_bytes(0), UsageError);
+  CHECK_THROWS_AS(c.set_deadline(milliseconds(0)), UsageError);
+  CHECK_THROWS_AS((void)c.split(0, 0, std::make_shared<MemoryLedger>(), milliseconds(-1)), UsageError);
   CHECK(c.submitted(Channel::gather) == calls);
   CHECK_NOTHROW(c.all_gather({nullptr}, {nullptr}, Elements(0), DType::f32, l, stream).wait_host());
 }
 
-RANK_TEST_WITH("dump: the last 64 operations with their channel, number, verb, unit and state [B33]", {kPatient}) (World& world) {
+RANK_TEST_WITH("dump: the last 64 operations with their channel, number, verb, unit and state [B33]", {kPatient})(World& world) {
   Communicator& c = world.communicator();
   c.name_units({"wte"});
   Stream stream("gather");
@@ -281,7 +286,7 @@ RANK_TEST_WITH("dump: the last 64 operations with their channel, number, verb, u
   CHECK(c.unit_name(UnitId(1)) == "unit #1");
 }
 
-RANK_TEST_WITH("on_finish: called once for every operation, finished or failed", {kQuick}) (World& world) {
+RANK_TEST_WITH("on_finish: called once for every operation, finished or failed", {kQuick})(World& world) {
   const auto c = world.communicator().split(0, world.rank().value, std::make_shared<MemoryLedger>(), milliseconds(20'000));
   std::atomic<int> finished{0}, failed{0};
   c->on_finish([&](const OperationRecord& r) { ++(r.failed ? failed : finished); });

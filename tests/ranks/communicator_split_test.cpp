@@ -46,7 +46,7 @@ std::vector<int> ranks_of(Communicator& c, World& world, Stream& stream) {
 
 }  // namespace
 
-RANK_TEST("split: ranks of a colour, ordered by key and rank") (World& world) {
+RANK_TEST("split: ranks of a colour, ordered by key and rank")(World& world) {
   Stream stream("control");
   const auto ledger = std::make_shared<MemoryLedger>();
   const auto c = world.communicator().split(world.rank().value % 3, -world.rank().value, ledger, kPatience);
@@ -60,7 +60,7 @@ RANK_TEST("split: ranks of a colour, ordered by key and rank") (World& world) {
   CHECK(same_keys->rank() == world.rank());
 }
 
-RANK_TEST("split: the child has numbers, traffic and a deadline of its own") (World& world) {
+RANK_TEST("split: the child has numbers, traffic and a deadline of its own")(World& world) {
   Stream stream("control");
   const auto c = world.communicator().split(0, world.rank().value, std::make_shared<MemoryLedger>(), milliseconds(12'345));
   CHECK(c->deadline() == milliseconds(12'345));
@@ -72,7 +72,7 @@ RANK_TEST("split: the child has numbers, traffic and a deadline of its own") (Wo
   CHECK(c->submitted(Channel::gather) == 0);
 }
 
-RANK_TEST("split: scratch is what scratch_bytes said, in the ledger, until the communicator goes") (World& world) {
+RANK_TEST("split: scratch is what scratch_bytes said, in the ledger, until the communicator goes")(World& world) {
   for (int colours = 1; colours <= world.size(); ++colours) {
     const auto ledger = std::make_shared<MemoryLedger>();
     auto c = world.communicator().split(world.rank().value % colours, 0, ledger, kPatience);
@@ -91,7 +91,7 @@ RANK_TEST("split: scratch is what scratch_bytes said, in the ledger, until the c
   }
 }
 
-RANK_TEST("split: of a split, and interleaved use of all of them") (World& world) {
+RANK_TEST("split: of a split, and interleaved use of all of them")(World& world) {
   const auto ledger = std::make_shared<MemoryLedger>();
   const auto half = world.communicator().split(world.rank().value % 2, world.rank().value, ledger, kPatience);
   const auto part = half->split(half->rank().value / 2, 0, ledger, kPatience);
@@ -110,7 +110,7 @@ RANK_TEST("split: of a split, and interleaved use of all of them") (World& world
   }
 }
 
-RANK_TEST("streams: an operation runs after what its stream holds, and what waits for it runs after it") (World& world) {
+RANK_TEST("streams: an operation runs after what its stream holds, and what waits for it runs after it")(World& world) {
   Stream compute("compute"), transfer("transfer");
   std::vector<float> shard(100), full(static_cast<std::size_t>(100 * world.size()));
   std::atomic<bool> right{false};
@@ -128,7 +128,7 @@ RANK_TEST("streams: an operation runs after what its stream holds, and what wait
   }
 }
 
-RANK_TEST("streams: operations of one channel on two streams keep the order of the calls") (World& world) {
+RANK_TEST("streams: operations of one channel on two streams keep the order of the calls")(World& world) {
   Stream a("a"), b("b");
   std::vector<float> data(1, static_cast<float>(world.rank().value + 1));
   a.enqueue([] { std::this_thread::sleep_for(milliseconds(5)); });
@@ -139,7 +139,7 @@ RANK_TEST("streams: operations of one channel on two streams keep the order of t
   CHECK(data[0] == static_cast<float>(world.size() * world.size() * (world.size() + 1) / 2));
 }
 
-RANK_TEST("streams: channels do not wait for each other") (World& world) {
+RANK_TEST("streams: channels do not wait for each other")(World& world) {
   // A gather that is held up by its stream on every rank until a reduction has been through.
   Stream gather("gather"), reduce("reduce");
   std::atomic<bool> through{false};
@@ -155,7 +155,7 @@ RANK_TEST("streams: channels do not wait for each other") (World& world) {
   CHECK_NOTHROW(held.wait_host());
 }
 
-RANK_TEST("life: 200 communicators later, threads, open files and memory are where they were [B43]") (World& world) {
+RANK_TEST("life: 200 communicators later, threads, open files and memory are where they were [B43]")(World& world) {
   Stream stream("all");
   std::vector<float> data(5'000);
   const auto round = [&] {
@@ -166,7 +166,7 @@ RANK_TEST("life: 200 communicators later, threads, open files and memory are whe
   for (int i = 0; i < 20; ++i) round();
   world.communicator().barrier({}, stream).wait_host();
   const std::size_t files = entries("/proc/self/fd"), threads = entries("/proc/self/task");
-  const std::int64_t memory = resident_kilobytes();
+  [[maybe_unused]] const std::int64_t memory = resident_kilobytes();
   world.communicator().barrier({}, stream).wait_host();
   for (int i = 0; i < 200; ++i) round();
   world.communicator().barrier({}, stream).wait_host();
@@ -179,14 +179,15 @@ RANK_TEST("life: 200 communicators later, threads, open files and memory are whe
 #endif
 }
 
-RANK_TEST("life: one rank's communicator goes while work is pending: no rank hangs [B44]") (World& world) {
+RANK_TEST("life: one rank's communicator goes while work is pending: no rank hangs [B44]")(World& world) {
   for (int round = 0; round < 10; ++round) {
     auto c = world.communicator().split(0, world.rank().value, std::make_shared<MemoryLedger>(), kPatience);
     {
       Stream stream("gather");
       auto shard = std::make_shared<std::vector<float>>(10'000);
       auto full = std::make_shared<std::vector<float>>(static_cast<std::size_t>(10'000 * world.size()));
-      Pending both = c->all_gather({shard->data(), shard}, {full->data(), full}, Elements(10'000), DType::f32, label(Channel::gather), stream);
+      Pending both =
+          c->all_gather({shard->data(), shard}, {full->data(), full}, Elements(10'000), DType::f32, label(Channel::gather), stream);
       Pending extra;
       if (world.rank().value == round % world.size()) {
         c.reset();  // before the operation that it has called is over
@@ -201,7 +202,7 @@ RANK_TEST("life: one rank's communicator goes while work is pending: no rank han
   }
 }
 
-RANK_TEST("results do not depend on chunks and delays [B18]") (World& world) {
+RANK_TEST("results do not depend on chunks and delays [B18]")(World& world) {
   // This run's options against a plain loop: the test is registered with several.
   Stream stream("reduce");
   constexpr std::int64_t n = 20'011;

@@ -22,7 +22,7 @@ void for_all(Check check) {
 
 }  // namespace
 
-RANK_TEST("all_gather: every rank ends with every shard, in rank order") (World& world) {
+RANK_TEST("all_gather: every rank ends with every shard, in rank order")(World& world) {
   Stream stream("gather");
   for_all([&](auto tag, DType dtype, std::int64_t n) {
     using T = typename decltype(tag)::type;
@@ -44,7 +44,7 @@ RANK_TEST("all_gather: every rank ends with every shard, in rank order") (World&
   });
 }
 
-RANK_TEST("reduce_scatter: the bits of a plain loop over the ranks in order") (World& world) {
+RANK_TEST("reduce_scatter: the bits of a plain loop over the ranks in order")(World& world) {
   Stream stream("reduce");
   const int ranks = world.size();
   for_all([&](auto tag, DType dtype, std::int64_t n) {
@@ -54,7 +54,8 @@ RANK_TEST("reduce_scatter: the bits of a plain loop over the ranks in order") (W
     std::vector<T> expected(static_cast<std::size_t>(n)), onward(expected);
     for (std::int64_t i = 0; i < n; ++i) {
       expected[static_cast<std::size_t>(i)] = static_cast<T>(sum_of<T>(ranks, first + i));
-      onward[static_cast<std::size_t>(i)] = static_cast<T>(sum_of<T>(ranks, first + i, static_cast<A>(expected[static_cast<std::size_t>(i)])));
+      onward[static_cast<std::size_t>(i)] =
+          static_cast<T>(sum_of<T>(ranks, first + i, static_cast<A>(expected[static_cast<std::size_t>(i)])));
     }
     auto full = values<T>(world.rank().value, n * ranks);
     std::vector<T> shard(static_cast<std::size_t>(n), value<T>(99, 1));
@@ -70,7 +71,7 @@ RANK_TEST("reduce_scatter: the bits of a plain loop over the ranks in order") (W
   });
 }
 
-RANK_TEST("reduce_scatter: 16-bit contributions go onward in fp32 without rounding in between") (World& world) {
+RANK_TEST("reduce_scatter: 16-bit contributions go onward in fp32 without rounding in between")(World& world) {
   Stream stream("reduce");
   const auto check = [&](auto tag, DType dtype) {
     using T = typename decltype(tag)::type;
@@ -95,7 +96,7 @@ RANK_TEST("reduce_scatter: 16-bit contributions go onward in fp32 without roundi
   check(core::TypeTag<f16>{}, DType::f16);
 }
 
-RANK_TEST("reduce_scatter: starts from +0, at one rank too, so that a sum of -0 is +0") (World& world) {
+RANK_TEST("reduce_scatter: starts from +0, at one rank too, so that a sum of -0 is +0")(World& world) {
   Stream stream("reduce");
   std::vector<float> full(static_cast<std::size_t>(5 * world.size()), -0.0f), shard(5, 1.0f);
   world.communicator()
@@ -112,7 +113,7 @@ RANK_TEST("reduce_scatter: starts from +0, at one rank too, so that a sum of -0 
   for (const float x : data) CHECK((x == 0 && !std::signbit(x)));
 }
 
-RANK_TEST("all_reduce: the sum is the sum of a plain loop, on every rank") (World& world) {
+RANK_TEST("all_reduce: the sum is the sum of a plain loop, on every rank")(World& world) {
   Stream stream("reduce");
   for_all([&](auto tag, DType dtype, std::int64_t n) {
     using T = typename decltype(tag)::type;
@@ -124,7 +125,7 @@ RANK_TEST("all_reduce: the sum is the sum of a plain loop, on every rank") (Worl
   });
 }
 
-RANK_TEST("all_reduce: largest and smallest of every rank's values") (World& world) {
+RANK_TEST("all_reduce: largest and smallest of every rank's values")(World& world) {
   Stream stream("control");
   for_all([&](auto tag, DType dtype, std::int64_t n) {
     using T = typename decltype(tag)::type;
@@ -147,7 +148,7 @@ RANK_TEST("all_reduce: largest and smallest of every rank's values") (World& wor
   });
 }
 
-RANK_TEST("all_reduce: NaN wins a maximum and a minimum, whichever rank has it") (World& world) {
+RANK_TEST("all_reduce: NaN wins a maximum and a minimum, whichever rank has it")(World& world) {
   Stream stream("control");
   for (int who = 0; who < world.size(); ++who)
     for (const ReduceOp op : {ReduceOp::max, ReduceOp::min}) {
@@ -159,7 +160,7 @@ RANK_TEST("all_reduce: NaN wins a maximum and a minimum, whichever rank has it")
     }
 }
 
-RANK_TEST("broadcast: every rank has the root's bits, whoever is the root") (World& world) {
+RANK_TEST("broadcast: every rank has the root's bits, whoever is the root")(World& world) {
   Stream stream("control");
   for_all([&](auto tag, DType dtype, std::int64_t n) {
     using T = typename decltype(tag)::type;
@@ -171,7 +172,7 @@ RANK_TEST("broadcast: every rank has the root's bits, whoever is the root") (Wor
   });
 }
 
-RANK_TEST("sum is a sum: rank r contributes r + 1, all ranks get W(W+1)/2 [B17]") (World& world) {
+RANK_TEST("sum is a sum: rank r contributes r + 1, all ranks get W(W+1)/2 [B17]")(World& world) {
   Stream stream("reduce");
   const int w = world.size();
   const auto expected = static_cast<float>(w * (w + 1) / 2);
@@ -183,7 +184,7 @@ RANK_TEST("sum is a sum: rank r contributes r + 1, all ranks get W(W+1)/2 [B17]"
   for (const float x : full) CHECK(x == expected);
 }
 
-RANK_TEST("barrier: nobody is through before the last rank has come") (World& world) {
+RANK_TEST("barrier: nobody is through before the last rank has come")(World& world) {
   Stream stream("control");
   for (int last = 0; last < world.size(); ++last) {
     auto pending = Pending();
@@ -201,7 +202,7 @@ RANK_TEST("barrier: nobody is through before the last rank has come") (World& wo
   }
 }
 
-RANK_TEST("traffic: payload and control are counted to the byte") (World& world) {
+RANK_TEST("traffic: payload and control are counted to the byte")(World& world) {
   Stream stream("all");
   const std::int64_t w = world.size();
   Communicator& c = world.communicator();
@@ -218,7 +219,7 @@ RANK_TEST("traffic: payload and control are counted to the byte") (World& world)
   if (w > 1) CHECK(c.traffic().control_sent > after.control_sent);
 }
 
-RANK_TEST("a full flat is there without a copy on one rank alone") (World& world) {
+RANK_TEST("a full flat is there without a copy on one rank alone")(World& world) {
   CHECK(world.communicator().full_flat_addressable() == (world.size() == 1));
   CHECK(world.communicator().transport() == transport());
   for (int r = 0; r < world.size(); ++r) CHECK_FALSE(world.communicator().host_of(Rank(r)).empty());

@@ -49,7 +49,8 @@ typename core::SumType<T>::type sum_of(int ranks, std::int64_t i, typename core:
   using A = typename core::SumType<T>::type;
   A sum = start;
   for (int r = 0; r < ranks; ++r) {
-    if constexpr (std::is_integral_v<A>) sum = static_cast<A>(static_cast<std::uint64_t>(sum) + static_cast<std::uint64_t>(value<T>(r, i, salt)));
+    if constexpr (std::is_integral_v<A>)
+      sum = static_cast<A>(static_cast<std::uint64_t>(sum) + static_cast<std::uint64_t>(value<T>(r, i, salt)));
     else sum = sum + static_cast<A>(value<T>(r, i, salt));
   }
   return sum;

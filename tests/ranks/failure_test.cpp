@@ -115,6 +115,76 @@ RANK_TEST("an exception that crosses a gradient lease spoils the leaf even if it
   CHECK(engine.step({}).applied);
 }
 
+RANK_TEST(
+    "an exception right after a step leaves that step applied on every rank: after restart_step the bits are those of the undisturbed run")
+(World& world) {
+  const Toy toy = toy_model();
+  for (const Stage stage : kStages) {
+    const ToyRun expected = run_toy_alone(toy, {.stage = stage}, world.size(), 6, {});
+    Engine engine(world, toy.spec, {.stage = stage});
+    engine.initialize(fill_toy);
+    for (int s = 0; s < 6; ++s) {
+      for (const bool throws : {true, false}) {
+        try {
+          const MicroBatch leaf = engine.micro_batch();
+          // Ranks take turns; the thrower is off at once, while the others may still be in the step before.
+          if (throws && world.rank() == Rank(s % world.size())) throw std::runtime_error("right away");
+          run_toy_leaf(engine, toy.forward, static_cast<std::uint64_t>(s * world.size() + world.rank().value));
+          if (throws) engine.sum(1.0);  // nobody gets past it
+        } catch (const std::runtime_error&) { engine.restart_step(); }
+      }
+      CHECK(engine.step({}).step == s + 1);
+    }
+    CHECK(same_bits(all_weights(engine), expected.weights));
+  }
+}
+
+RANK_TEST("a plan that one rank learnt before another rank's exception is forgotten by the restart")(World& world) {
+  const Toy toy = toy_model(false);  // no order: the first leaf is observed
+  Engine engine(world, toy.spec, {.micro_batches = 2, .parameter_slots = 3});
+  engine.initialize(fill_toy);
+  for (int round = 0; round < 3; ++round) {
+    try {
+      {
+        const MicroBatch leaf = engine.micro_batch();
+        run_toy_leaf(engine, toy.forward, 1);
+        // After the last gather: the others need not wait for this rank to close their leaf and learn from it.
+        if (world.rank() == last(world)) throw std::runtime_error("late");
+      }
+      const MicroBatch next = engine.micro_batch();
+      run_toy_leaf(engine, toy.forward, 2);
+      engine.sum(1.0);
+    } catch (const std::runtime_error&) { engine.restart_step(); }
+  }
+  for (int a = 0; a < 2; ++a) {
+    const MicroBatch leaf = engine.micro_batch();
+    run_toy_leaf(engine, toy.forward, 3);
+  }
+  CHECK(engine.step({}).applied);
+}
+
+RANK_TEST("an exception caught inside a leaf across a parameter lease costs nothing: the plan goes on as on the other ranks")
+(World& world) {
+  const Toy toy = toy_model();
+  Engine engine(world, toy.spec);
+  for (int s = 0; s < 3; ++s) {
+    {
+      const MicroBatch leaf = engine.micro_batch();
+      try {
+        const ParameterLease w = engine.gather(toy.forward[0]);
+        if (world.rank() == last(world)) throw std::runtime_error("caught inside");
+      } catch (const std::runtime_error&) {}
+      for (std::size_t i = 1; i < toy.forward.size(); ++i) { const ParameterLease w = engine.gather(toy.forward[i]); }
+      for (std::size_t i = toy.forward.size(); i-- > 0;) {
+        const ParameterLease w = engine.gather(toy.forward[i], Phase::backward);
+        const GradientLease g = engine.gradients(toy.forward[i]);
+      }
+    }
+    CHECK(engine.step({}).applied);
+  }
+  CHECK(engine.report().plan_misses == 0);
+}
+
 RANK_TEST("abandon() unwinds the step for code that returns errors: the next call throws StepInterrupted")(World& world) {
   const Toy toy = toy_model();
   Engine engine(world, toy.spec);
@@ -133,7 +203,7 @@ RANK_TEST("abandon() unwinds the step for code that returns errors: the next cal
   CHECK(engine.step({}).applied);
 }
 
-RANK_TEST("two ranks that throw at once: the first cause is the one all hear, and all can restart")(World& world) {
+RANK_TEST("ranks that throw all at once can all restart, again and again")(World& world) {
   const Toy toy = toy_model();
   Engine engine(world, toy.spec);
   for (int round = 0; round < 5; ++round) {
@@ -165,21 +235,33 @@ RANK_TEST(
     CHECK(engine.sum(1.0) == world.size());  // all are here
     const auto begin = std::chrono::steady_clock::now();
     if (world.rank() == last(world)) {
+      // Comes to grief in the middle: with one unit gathered, or with one reduced.
+      const MicroBatch leaf = engine.micro_batch();
+      { const ParameterLease w = engine.gather(toy.forward[0]); }
+      if (in_backward) {
+        for (std::size_t i = 1; i < toy.forward.size(); ++i) { const ParameterLease w = engine.gather(toy.forward[i]); }
+        { const ParameterLease w = engine.gather(toy.forward.back(), Phase::backward); }
+      }
       std::this_thread::sleep_for(deadline * 2);
+      try {
+        engine.sum(1.0);
+      } catch (const Error&) {  // the others have gone
+      }
       continue;
     }
     std::string verb, unit, dump;
     std::vector<Rank> culprits;
     try {
-      const MicroBatch leaf = engine.micro_batch();
-      if (!in_backward) run_toy_leaf(engine, toy.forward, 1);
-      { const GradientLease g = engine.gradients(toy.forward[1]); }
+      {
+        const MicroBatch leaf = engine.micro_batch();
+        run_toy_leaf(engine, toy.forward, 1);
+      }
       engine.step({});
     } catch (const CommFailure& e) { verb = e.verb, unit = e.unit, dump = e.dump, culprits = e.culprits; }
     CHECK(std::chrono::steady_clock::now() - begin <= deadline + milliseconds(500));
     CHECK(culprits == std::vector<Rank>{last(world)});
-    CHECK_FALSE(verb.empty());
-    CHECK((unit.empty() ? verb == "all_gather" : true));
+    CHECK((verb == "all_gather" || verb == "reduce_scatter"));
+    CHECK_FALSE(unit.empty());
     CHECK_FALSE(dump.empty());
     CHECK(dump.find("gather") != std::string::npos);
   }
@@ -252,7 +334,7 @@ RANK_TEST("B27: ranks that lease other units, or make one extra call, all get an
   }
 }
 
-RANK_TEST("B18: chunk size, prefetch depth and slots never change bits")(World& world) {
+RANK_TEST("B18: prefetch depth and slots never change bits")(World& world) {
   const Toy toy = toy_model();
   const ToyRun expected = run_toy_alone(toy, {}, 2 * world.size(), 2);
   for (const int prefetch : {0, 1, 3})

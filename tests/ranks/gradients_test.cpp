@@ -148,6 +148,26 @@ RANK_TEST("B19: some ranks give a unit a gradient and others do not: an error th
   }
 }
 
+RANK_TEST("B19: the unit that only some ranks gave is named also where it was the last of the leaf; all can restart")(World& world) {
+  if (world.size() == 1) return;
+  Engine engine(world, two_units(), {.deadline = kPatience});
+  const auto run = [&] {
+    {
+      const MicroBatch leaf = engine.micro_batch();
+      give(engine, always, 1.0f);
+      if (world.rank() == Rank(0)) give(engine, sometimes, 1.0f);
+    }
+    engine.step({});
+  };
+  CHECK_THROWS_WITH_AS(run(), doctest::Contains("the last of unit 'sometimes'"), Error);
+  engine.restart_step();
+  {
+    const MicroBatch leaf = engine.micro_batch();
+    give(engine, always, 1.0f);
+  }
+  CHECK(engine.step({}).applied);
+}
+
 RANK_TEST("B19: the same tensor set is asked of all ranks: one that gives another tensor of the unit is named")(World& world) {
   if (world.size() == 1) return;
   Engine engine(world, two_units(), {.deadline = kPatience});
@@ -240,7 +260,7 @@ RANK_TEST("the clip factor is min(1, clip / (norm + 1e-6)) and is applied to wha
   CHECK(first_weight(engine, always) == doctest::Approx(-2.0 * r.clip_factor).epsilon(1e-6));
 }
 
-RANK_TEST("B21: NaN or infinity on one rank alone: the step is skipped on all, says which rank saw it, and changes no bit")(World& world) {
+RANK_TEST("B21: NaN or infinity on one rank alone: the step is skipped on all, says how many elements, and changes no bit")(World& world) {
   for (const Stage stage : kStages)
     for (const float bad :
          {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
@@ -371,7 +391,7 @@ RANK_TEST("options or models that differ between ranks are refused on every rank
   CHECK(engine.step({}).applied);
 }
 
-RANK_TEST("ranks with different numbers of micro-batches are refused on every rank, before anything is summed")(World& world) {
+RANK_TEST("ranks with different numbers of micro-batches are refused on every rank, and all can restart")(World& world) {
   if (world.size() == 1) return;
   Engine engine(world, two_units(), {.micro_batches = 2, .deadline = kPatience});
   const auto run = [&] {
@@ -381,5 +401,12 @@ RANK_TEST("ranks with different numbers of micro-batches are refused on every ra
     }
     engine.step({});
   };
-  CHECK_THROWS_WITH_AS(run(), doctest::Contains("micro-batches"), UsageError);
+  // UsageError, or StepInterrupted with that cause where a peer was first.
+  CHECK_THROWS_WITH_AS(run(), doctest::Contains("micro-batches"), Error);
+  engine.restart_step();
+  {
+    const MicroBatch leaf = engine.micro_batch();
+    give(engine, always, 1.0f);
+  }
+  CHECK(engine.step({}).applied);
 }

@@ -1,5 +1,6 @@
 // Leases and scopes: what callers do that a plan did not expect, and what must never be read.
 #include <optional>
+#include <stdexcept>
 
 #include "tests/ranks/rank_test.h"
 #include "tests/ranks/toy.h"
@@ -245,16 +246,55 @@ RANK_TEST("a lease that outlives its micro-batch is a UsageError at once, and al
 }
 
 RANK_TEST("a lease alive at a step is a UsageError on all ranks, even if one rank alone has it")(World& world) {
-  Engine engine(world, three_blocks());
+  Engine engine(world, three_blocks(), {.stage = Stage::gradients});  // parameters are whole: a lease is local
   {
     const MicroBatch leaf = engine.micro_batch();
     add(engine, a, 1);
   }
   {
-    const ParameterLease w = engine.gather(b);
-    CHECK_THROWS_WITH_AS(engine.step({}), doctest::Contains("rank 0: step: a parameter lease of 'h.1' is still alive"), UsageError);
+    std::optional<ParameterLease> w;
+    const int holder = world.size() - 1;
+    if (world.rank() == Rank(holder)) w.emplace(engine.gather(b));
+    const std::string expected = "rank " + std::to_string(holder) + ": step: a parameter lease of 'h.1' is still alive";
+    CHECK_THROWS_WITH_AS(engine.step({}), doctest::Contains(expected.c_str()), UsageError);
   }
   CHECK(engine.step({}).applied);
+}
+
+RANK_TEST(
+    "set of different tensors on different ranks, or of one that a rank does not know, is a UsageError on all ranks and changes nothing")
+(World& world) {
+  if (world.size() == 1) return;
+  const bool odd_one = world.rank() == Rank(world.size() - 1);
+  const auto seven = [](const TensorPiece& p) {
+    for (float& v : p.values()) v = 7.0f;
+  };
+  for (const Stage stage : kStages) {
+    Engine engine(world, three_blocks(), {.stage = stage});
+    CHECK_THROWS_WITH_AS(engine.set(odd_one ? a : b, "w", seven), doctest::Contains("sets one tensor"), UsageError);
+    CHECK_THROWS_WITH_AS(engine.set(a, odd_one ? "w" : "b", seven), doctest::Contains("sets one tensor"), UsageError);
+    CHECK_THROWS_WITH_AS(engine.set(a, odd_one ? "typo" : "w", seven), doctest::Contains("has no tensor 'typo'"), UsageError);
+    for (const float v : all_weights(engine)) REQUIRE(v == 0.0f);
+    engine.set(a, "w", seven);
+    CHECK(all_weights(engine)[0] == 7.0f);
+  }
+}
+
+RANK_TEST("a fill that throws on one rank is a UsageError on all ranks at once")(World& world) {
+  for (const Stage stage : kStages) {
+    Engine engine(world, three_blocks(), {.stage = stage});
+    const auto fill = [&](const TensorPiece& p) {
+      if (world.rank() == Rank(0)) throw std::runtime_error("no such file");  // rank 0 owns some of every tensor
+      for (float& v : p.values()) v = 1.0f;
+    };
+    CHECK_THROWS_WITH_AS(engine.initialize(fill), doctest::Contains("the fill threw: no such file"), UsageError);
+    CHECK_NOTHROW(engine.initialize(fill_toy));
+  }
+}
+
+RANK_TEST("hyperparameters that no optimizer can have are refused at set-up")(World& world) {
+  CHECK_THROWS_AS(Engine(world, three_blocks(), {.optimizer = AdamW{.beta1 = 1.0f}}), UsageError);
+  CHECK_THROWS_AS(Engine(world, three_blocks(), {.optimizer = Sgd{.nesterov = true}}), UsageError);
 }
 
 RANK_TEST("micro-batches beyond Options::micro_batches, a second open scope, and a step without micro-batch are UsageErrors")

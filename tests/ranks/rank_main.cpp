@@ -76,7 +76,8 @@ void run(std::string_view claim, RankBody body, const std::optional<TransportOpt
 }
 
 int usage(const char* problem) {
-  std::fprintf(stderr, "rank test: %s; usage: --transport thread|mpi --ranks N [--watchdog S] [--chunk BYTES] [--delay-us N] [--deadline-ms N]\n",
+  std::fprintf(stderr,
+               "rank test: %s; usage: --transport thread|mpi --ranks N [--watchdog S] [--chunk BYTES] [--delay-us N] [--deadline-ms N]\n",
                problem);
   return 2;
 }

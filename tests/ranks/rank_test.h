@@ -26,9 +26,9 @@ using RankBody = void (*)(World&);
 void run_on_every_rank(std::string_view claim, RankBody body);
 void run_on_every_rank(std::string_view claim, RankBody body, const TransportOptions& options);
 
-int ranks();                                  ///< of the worlds of this run
-std::string_view transport();                 ///< "thread" or "mpi"
-const TransportOptions& default_options();    ///< of RANK_TEST: a deadline fit for tests, and --chunk, --delay-us, --deadline-ms
+int ranks();                                ///< of the worlds of this run
+std::string_view transport();               ///< "thread" or "mpi"
+const TransportOptions& default_options();  ///< of RANK_TEST: a deadline fit for tests, and --chunk, --delay-us, --deadline-ms
 
 /// While it lives, the watchdog prints dump() too; for the communicator of an engine, which the world does not know.
 class Watched {
@@ -41,8 +41,8 @@ class Watched {
 
 }  // namespace tessera::testing
 
-#define TESSERA_RANK_TEST_IMPL(body, claim, ...)                                                            \
-  static void body(tessera::World&);                                                                        \
+#define TESSERA_RANK_TEST_IMPL(body, claim, ...)                                                                             \
+  static void body(tessera::World&);                                                                                         \
   TEST_CASE(claim) { tessera::testing::run_on_every_rank(claim, body __VA_OPT__(, tessera::TransportOptions) __VA_ARGS__); } \
   static void body
 

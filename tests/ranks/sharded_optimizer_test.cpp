@@ -47,6 +47,17 @@ RANK_TEST("ShardedOptimizer gives every rank the values of one AdamW on the summ
   }
 }
 
+RANK_TEST("ShardedOptimizer::reload takes what the caller has loaded, from rank 0 to all")(World& world) {
+  Own own;
+  ShardedOptimizer optimizer(world, own.tensors(), {.optimizer = Sgd{}});
+  for (float& v : own.w) v = static_cast<float>(world.rank().value + 5);
+  optimizer.reload();
+  CHECK(own.w[0] == 5.0f);
+  for (float& v : own.gw) v = 1.0f;
+  optimizer.step({.learning_rate = 1.0f, .gradient_scale = 1.0 / world.size()});
+  CHECK(own.w[7] == doctest::Approx(4.0f));
+}
+
 RANK_TEST("ShardedOptimizer refuses tensors without memory and tensors that differ between ranks")(World& world) {
   Own own;
   std::vector<OwnTensor> tensors = own.tensors();

@@ -84,8 +84,8 @@ void check_against(const std::string& name, const Optimizer& optimizer, const st
   for (std::size_t k = 0; k < states.size(); ++k) {
     CAPTURE(states[k]);
     const bool is_signed = states[k] == "exp_avg" || states[k] == "momentum_buffer";
-    const double error =
-        worst_error(r.moments[k], expected["state"][states[k]].get<Values>(), is_signed ? largest_gradient : Values(r.parameters.size(), 0.0));
+    const double error = worst_error(r.moments[k], expected["state"][states[k]].get<Values>(),
+                                     is_signed ? largest_gradient : Values(r.parameters.size(), 0.0));
     CHECK(error < 2e-6);
   }
 }

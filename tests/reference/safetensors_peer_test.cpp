@@ -38,7 +38,8 @@ std::string temporary(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("safetensors: the reference reader opens the writer's files and finds the same tensors (B42)" * doctest::skip(package_missing())) {
+TEST_CASE("safetensors: the reference reader opens the writer's files and finds the same tensors (B42)" *
+          doctest::skip(package_missing())) {
   const std::string path = temporary("_ours");
   {
     SafetensorsWriter writer(path, {{"u", DType::u8, {3}},

@@ -79,7 +79,8 @@ TEST_CASE("fold: every f16 pattern is added with the value of its own conversion
   int wrong = 0;
   for (std::size_t p = 0; p < all.size(); ++p) {
     const float expected = 0.0f + static_cast<float>(all[p]);
-    wrong += std::isnan(expected) ? (std::isnan(sum[p]) ? 0 : 1) : (std::bit_cast<std::uint32_t>(expected) == std::bit_cast<std::uint32_t>(sum[p]) ? 0 : 1);
+    wrong += std::isnan(expected) ? (std::isnan(sum[p]) ? 0 : 1)
+                                  : (std::bit_cast<std::uint32_t>(expected) == std::bit_cast<std::uint32_t>(sum[p]) ? 0 : 1);
   }
   CHECK(wrong == 0);
 }

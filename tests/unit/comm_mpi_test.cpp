@@ -135,7 +135,7 @@ TEST_CASE("signals: an operation's header says all that must be equal, in 64 byt
 }
 
 TEST_CASE("signals: a failure arrives as it was sent, however long its texts, and a short packet reads as zeros") {
-  Failure failure;
+  comm::Failure failure;
   failure.message = std::string(100'000, 'm');
   failure.culprits = ranks({1, 2, 300});
   failure.verb = "barrier";
@@ -150,13 +150,14 @@ TEST_CASE("signals: a failure arrives as it was sent, however long its texts, an
   in.value<SignalKind>();
   in.value<std::int32_t>();
   in.value<std::int32_t>();
-  const Failure got = read_failure(in);
+  const comm::Failure got = read_failure(in);
   CHECK(got.culprits == failure.culprits);
   CHECK(got.verb == "barrier");
   CHECK(got.unit == "h.3");
   CHECK(got.message == failure.message.substr(0, got.message.size()));
   CHECK(got.message.size() > 1'000);
-  PacketReader cut(packet.data(), 20);
+  PacketReader cut(packet.data(), 3);
+  CHECK(cut.value<std::int64_t>() == 0);
   CHECK(cut.ranks().empty());
-  CHECK(cut.text().size() <= 20);
+  CHECK(cut.text().empty());
 }

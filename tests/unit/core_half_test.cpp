@@ -19,7 +19,8 @@ double value_of(std::uint16_t bits, int mantissa_bits) {
   const int exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
   const int mantissa = bits & ((1 << mantissa_bits) - 1);
   const double sign = (bits & 0x8000) != 0 ? -1 : 1;
-  if (exponent == (1 << exponent_bits) - 1) return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+  if (exponent == (1 << exponent_bits) - 1)
+    return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
   if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - mantissa_bits);
   return sign * std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
 }
@@ -37,7 +38,8 @@ std::uint16_t nearest(float x, int mantissa_bits) {
   }
   const double below = value_of(low, mantissa_bits);
   // The step above the largest finite number is where infinity begins for rounding.
-  const double above = high == infinity ? below + (below - value_of(static_cast<std::uint16_t>(low - 1), mantissa_bits)) : value_of(high, mantissa_bits);
+  const double above =
+      high == infinity ? below + (below - value_of(static_cast<std::uint16_t>(low - 1), mantissa_bits)) : value_of(high, mantissa_bits);
   const double to_low = magnitude - below, to_high = above - magnitude;
   const bool up = to_high < to_low || (to_high == to_low && (low & 1) != 0);
   return static_cast<std::uint16_t>(sign | (up ? high : low));

@@ -224,14 +224,14 @@ TEST_CASE("batch: 8 or the next multiple of what a step takes, said where it is 
   }
 }
 
-TEST_CASE("command line: what is given arrives, and flag_values tells it all") {
+TEST_CASE("command line: what is given arrives, and flags_json tells it all") {
   const gpt::CommandLine line = parse({"--text", "t", "--lr", "0.02", "--freeze", "h.0.", "--freeze", "w", "--seed", "9", "--quiet", "--stage", "1",
                                        "--optimizer", "sgd", "--momentum", "0.5"});
   CHECK(line.error.empty());
   CHECK(line.config.freeze == std::vector<std::string>{"h.0.", "w"});
   CHECK(line.config.min_lr == doctest::Approx(0.002));
   CHECK(std::get<tessera::Sgd>(line.config.make_optimizer()).momentum == 0.5f);
-  const auto values = gpt::flag_values(line.config);
+  const auto values = nlohmann::json::parse(gpt::flags_json(line.config));
   CHECK(values["lr"] == 0.02);
   CHECK(values["freeze"].size() == 2);
   CHECK(values["quiet"] == true);

@@ -18,8 +18,7 @@ namespace {
 UnitSpec unit_of(const std::vector<std::int64_t>& sizes, DType dtype = DType::f32) {
   UnitSpec unit;
   unit.name = "u";
-  for (std::size_t i = 0; i < sizes.size(); ++i)
-    unit.tensors.push_back({"t" + std::to_string(i), {sizes[i]}, dtype, Training::trainable});
+  for (std::size_t i = 0; i < sizes.size(); ++i) unit.tensors.push_back({"t" + std::to_string(i), {sizes[i]}, dtype, Training::trainable});
   return unit;
 }
 
@@ -49,8 +48,8 @@ TEST_CASE("layout: sharded units of odd sizes have one owner per element on 1 to
 }
 
 TEST_CASE("layout: a tensor without elements, first, in the middle, last or alone, has a place and no piece (B1)") {
-  for (const std::vector<std::int64_t>& sizes : std::vector<std::vector<std::int64_t>>{
-           {0, 700, 5000}, {700, 0, 5000}, {700, 5000, 0}, {0, 0, 700}, {700, 0, 0}, {0}, {0, 0}}) {
+  for (const std::vector<std::int64_t>& sizes :
+       std::vector<std::vector<std::int64_t>>{{0, 700, 5000}, {700, 0, 5000}, {700, 5000, 0}, {0, 0, 700}, {700, 0, 0}, {0}, {0, 0}}) {
     const UnitSpec unit = unit_of(sizes);
     for (int shards = 1; shards <= 8; ++shards) {
       const FlatLayout layout(unit, shards);
@@ -136,9 +135,9 @@ TEST_CASE("layout: a segment whose padding would exceed its content is replicate
 TEST_CASE("layout: tensors of different dtypes, trainable and frozen, share a unit, each kind in a segment of its own (B5)") {
   UnitSpec unit;
   unit.name = "mixed";
-  unit.tensors = {{"a", {3000}, DType::f32, Training::frozen},   {"b", {5}, DType::f32, Training::trainable},
-                  {"c", {4096}, DType::bf16, Training::frozen},  {"d", {7000}, DType::f32, Training::trainable},
-                  {"e", {1000}, DType::f32, Training::frozen},   {"f", {}, DType::i64, Training::frozen},
+  unit.tensors = {{"a", {3000}, DType::f32, Training::frozen},  {"b", {5}, DType::f32, Training::trainable},
+                  {"c", {4096}, DType::bf16, Training::frozen}, {"d", {7000}, DType::f32, Training::trainable},
+                  {"e", {1000}, DType::f32, Training::frozen},  {"f", {}, DType::i64, Training::frozen},
                   {"g", {0, 7}, DType::u8, Training::trainable}};
   const FlatLayout layout(unit, 3);
   REQUIRE(layout.segments().size() == 5);

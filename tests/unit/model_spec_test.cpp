@@ -118,8 +118,12 @@ TEST_CASE("model spec: equal specs have equal fingerprints, and every single cha
   const std::vector<Change> changes = {
       [](ModelSpec&) {},
       [](ModelSpec& s) { s.unit("more"); },
-      [](ModelSpec& s) { s.unit("more").tensor("w", {2, 3}); },
-      [](ModelSpec& s) { s.unit("more").tensor("w", {3, 2}); },
+      [](ModelSpec& s) {
+        s.unit("more").tensor("w", {2, 3});
+      },
+      [](ModelSpec& s) {
+        s.unit("more").tensor("w", {3, 2});
+      },
       [](ModelSpec& s) { s.unit("more").tensor("w", {6}); },
       [](ModelSpec& s) { s.unit("more").tensor("v", {6}); },
       [](ModelSpec& s) { s.unit("more").tensor("w", {6}, DType::bf16); },
@@ -129,8 +133,12 @@ TEST_CASE("model spec: equal specs have equal fingerprints, and every single cha
       [](ModelSpec& s) { s.unit("mor").tensor("ew", {6}); },
       [](ModelSpec& s) { s.unit("more").tensor("x", {}).tensor("y0,0,0,z", {}); },  // the same characters in other names
       [](ModelSpec& s) { s.unit("more").tensor("x0,0,0,y", {}).tensor("z", {}); },
-      [](ModelSpec& s) { s.order({UnitId(0), UnitId(1), UnitId(2)}); },
-      [](ModelSpec& s) { s.order({UnitId(0), UnitId(2), UnitId(1)}); },
+      [](ModelSpec& s) {
+        s.order({UnitId(0), UnitId(1), UnitId(2)});
+      },
+      [](ModelSpec& s) {
+        s.order({UnitId(0), UnitId(2), UnitId(1)});
+      },
   };
   std::vector<std::uint64_t> seen;
   for (const Change& change : changes) {

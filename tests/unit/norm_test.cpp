@@ -57,8 +57,7 @@ std::vector<double> random_values(int count, std::uint64_t seed) {
   std::uniform_int_distribution<int> place(-298, 252);
   std::uniform_int_distribution<int> width(1, 53);
   std::vector<double> values;
-  for (int i = 0; i < count; ++i)
-    values.push_back(std::ldexp(static_cast<double>(engine() >> (64 - width(engine))), place(engine)));
+  for (int i = 0; i < count; ++i) values.push_back(std::ldexp(static_cast<double>(engine() >> (64 - width(engine))), place(engine)));
   return values;
 }
 

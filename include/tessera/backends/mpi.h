@@ -13,9 +13,10 @@
 
 namespace tessera {
 
-/// Collective over MPI_COMM_WORLD. Initialises MPI if nobody has, and then finalises it when the last World and engine are gone
-/// (after a CommFailure it does not: MPI_Finalize would wait for the dead). Throws UsageError where MPI offers less than
-/// MPI_THREAD_MULTIPLE, and where the launcher started more processes than MPI_COMM_WORLD has (a mixture of two MPI installations).
+/// Collective over MPI_COMM_WORLD. Initialises MPI if nobody has, and then finalises it when the last World and engine are gone; that waits
+/// for the other ranks to be done, but never for a dead one (then MPI_Finalize is left out: it would wait). Throws UsageError where MPI
+/// offers less than MPI_THREAD_MULTIPLE, and where the launcher started more processes than MPI_COMM_WORLD has (a mixture of two MPI
+/// installations).
 World mpi_world(int& argc, char**& argv, const TransportOptions& options = {});
 
 /// Collective over `communicator`, which stays the caller's, as do MPI_Init and MPI_Finalize. All engines must be gone before MPI_Finalize.
