@@ -69,10 +69,11 @@ ordered_json train(const Folder& folder, const std::string& name, int ranks, int
   const std::string program = (std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "examples/train_gpt").string();
   const std::string report = folder / (name + ".json");
   std::string command = ranks > 1 ? fmt::format("mpirun --oversubscribe --bind-to none -np {} ", ranks) : std::string();
-  command += fmt::format("'{}' --text '{}' --layers {} --heads {} --width {} --context {} --vocab {} --batch {} --micro-batch {} --steps {} "
-                         "--stage 3 --quiet --report '{}' {}",
-                         program, folder / "text", kModel.layers, kModel.heads, kModel.width, kModel.context, kModel.vocab, kMicroBatch * ranks,
-                         kMicroBatch, steps, report, ranks > 1 ? "--transport mpi" : "--transport thread");
+  command += fmt::format(
+      "'{}' --text '{}' --layers {} --heads {} --width {} --context {} --vocab {} --batch {} --micro-batch {} --steps {} "
+      "--stage 3 --quiet --report '{}' {}",
+      program, folder / "text", kModel.layers, kModel.heads, kModel.width, kModel.context, kModel.vocab, kMicroBatch * ranks, kMicroBatch,
+      steps, report, ranks > 1 ? "--transport mpi" : "--transport thread");
   const int status = std::system(command.c_str());
   if (status != 0) throw std::runtime_error(fmt::format("this failed with status {}: {}", status, command));
   std::ifstream file(report);
@@ -81,7 +82,8 @@ ordered_json train(const Folder& folder, const std::string& name, int ranks, int
 
 double tokens_per_second(const ordered_json& report) {
   std::vector<double> rates;
-  for (std::size_t i = kWarmUp; i < report.at("steps").size(); ++i) rates.push_back(report.at("steps")[i].at("tokens_per_second").get<double>());
+  for (std::size_t i = kWarmUp; i < report.at("steps").size(); ++i)
+    rates.push_back(report.at("steps")[i].at("tokens_per_second").get<double>());
   return median(rates);
 }
 
@@ -91,15 +93,15 @@ double forward_backward_flops_per_second(const Folder& folder, int steps) {
   return tokens * tessera::gpt_training_flops_per_token(kModel) / report.at("ranks")[0].at("seconds").at("compute").get<double>();
 }
 
-ordered_json ratio(const std::string& name, const std::string& unit, double target, const std::string& above, const std::vector<double>& numerators,
-                   const std::string& below, const std::vector<double>& denominators) {
+ordered_json ratio(const std::string& name, const std::string& unit, double target, const std::string& above,
+                   const std::vector<double>& numerators, const std::string& below, const std::vector<double>& denominators) {
   std::vector<double> ratios;
   for (std::size_t i = 0; i < numerators.size(); ++i) ratios.push_back(numerators[i] / denominators[i]);
   const double result = median(ratios);
   fmt::print("{:<44} {:>7.3f} {:>7.2f}   {:<14} {:>11.4g}  {:<14} {:>11.4g}  {}\n", name, result, target, above, median(numerators), below,
              median(denominators), unit);
-  return {{"name", name},       {"ratio", result},          {"target", target}, {"unit", unit}, {"numerator", above}, {"numerators", numerators},
-          {"denominator", below}, {"denominators", denominators}};
+  return {{"name", name},       {"ratio", result},          {"target", target},     {"unit", unit},
+          {"numerator", above}, {"numerators", numerators}, {"denominator", below}, {"denominators", denominators}};
 }
 
 void measure(const Settings& settings) {

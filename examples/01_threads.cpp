@@ -11,9 +11,9 @@
 #include "tessera/engine.h"
 #include "tessera/world.h"
 
-using Numbers = std::vector<float>;    // one row per point, row after row
-using View = std::span<const float>;   // parameters of a layer, as a lease shows them
-constexpr int kPoints = 64;            // per step, all ranks together
+using Numbers = std::vector<float>;   // one row per point, row after row
+using View = std::span<const float>;  // parameters of a layer, as a lease shows them
+constexpr int kPoints = 64;           // per step, all ranks together
 constexpr int kSteps = 400;
 
 // result = x · weight + bias, through tanh unless this is the last layer.
@@ -106,11 +106,10 @@ void train(const tessera::World& world) {
   if (world.rank() == tessera::Rank(0)) {
     const tessera::MemoryBytes peak = engine.report().peak;
     std::printf("%d ranks; each held at most %lld bytes of parameters and %lld of moments, of %lld and %lld\n", world.size(),
-                static_cast<long long>(peak[tessera::Category::parameters].value), static_cast<long long>(peak[tessera::Category::moments].value),
-                static_cast<long long>(4 * spec.elements().value), static_cast<long long>(8 * spec.elements().value));
+                static_cast<long long>(peak[tessera::Category::parameters].value),
+                static_cast<long long>(peak[tessera::Category::moments].value), static_cast<long long>(4 * spec.elements().value),
+                static_cast<long long>(8 * spec.elements().value));
   }
 }
 
-int main() {
-  tessera::run_threads(4, train);
-}
+int main() { tessera::run_threads(4, train); }

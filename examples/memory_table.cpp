@@ -78,9 +78,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     return print(paths);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
-  } catch (const std::exception& e) {
+  } catch (const CLI::ParseError& e) { return app.exit(e) == 0 ? 0 : 2; } catch (const std::exception& e) {
     fmt::print(stderr, "memory_table: {}\n", e.what());
     return 2;
   }

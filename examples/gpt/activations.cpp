@@ -8,7 +8,7 @@ namespace gpt {
 Activations::Activations(const tessera::GptConfig& config, std::int64_t sequences)
     : shape_{sequences, config.context, config.width, config.heads, config.vocab},
       bytes_(tessera::gpt_activation_bytes(config, sequences)),
-      memory_(static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes_.value), std::align_val_t{64}))) {
+      memory_(static_cast<std::byte*>(::operator new (static_cast<std::size_t>(bytes_.value), std::align_val_t{64}))) {
   using Kind = tessera::GptActivation::Kind;
   std::byte* next = memory_.get();
   const auto take = [&next](tessera::Elements elements) {
@@ -23,8 +23,7 @@ Activations::Activations(const tessera::GptConfig& config, std::int64_t sequence
     for (const auto& piece : pieces) {
       if (piece.kind == Kind::per_block) at[piece.name] = take(piece.elements);
     }
-    block = {at.at("input"),  at.at("qkv"),    at.at("log_sum_exp"), at.at("attended"),
-             at.at("middle"), at.at("hidden"), at.at("statistics")};
+    block = {at.at("input"), at.at("qkv"), at.at("log_sum_exp"), at.at("attended"), at.at("middle"), at.at("hidden"), at.at("statistics")};
   }
   std::map<std::string, float*> at;
   for (const auto& piece : pieces) {

@@ -61,7 +61,7 @@ class Activations {
 
  private:
   struct Free {
-    void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{64}); }
+    void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{64}); }
   };
   Shape shape_;
   tessera::Bytes bytes_{};

@@ -22,8 +22,8 @@ std::vector<T> from_all_ranks(tessera::World& world, const T& value) {
   return all;
 }
 
-/// Collective. Throws InputError on every rank if any rank has something to say (the first rank's text), or if the ranks' fingerprints differ
-/// (then `difference`). So a file that only one rank sees damaged ends all ranks alike.
+/// Collective. Throws InputError on every rank if any rank has something to say (the first rank's text), or if the ranks' fingerprints
+/// differ (then `difference`). So a file that only one rank sees damaged ends all ranks alike.
 void agree_on_input(tessera::World& world, const std::string& complaint, std::uint64_t fingerprint, const std::string& difference);
 
 }  // namespace gpt

@@ -13,11 +13,11 @@ namespace gpt {
 template <class Pointer>
 struct BlockTensors {
   Pointer ln_1_weight{}, ln_1_bias{};
-  Pointer c_attn_weight{}, c_attn_bias{};  // C x 3C
+  Pointer c_attn_weight{}, c_attn_bias{};        // C x 3C
   Pointer attn_proj_weight{}, attn_proj_bias{};  // C x C
   Pointer ln_2_weight{}, ln_2_bias{};
-  Pointer c_fc_weight{}, c_fc_bias{};            // C x 4C
-  Pointer mlp_proj_weight{}, mlp_proj_bias{};    // 4C x C
+  Pointer c_fc_weight{}, c_fc_bias{};          // C x 4C
+  Pointer mlp_proj_weight{}, mlp_proj_bias{};  // 4C x C
 
   /// `names` as BlockNames; view(name) gives each pointer.
   template <class View>

@@ -17,7 +17,8 @@ constexpr std::int64_t kMost = 1'000'000'000;
 void declare_flags(FlagTable& flags, Config& c) {
   flags.text("--text", c.text, "file to train on, bytes as token ids; this or --tokens");
   flags.text("--tokens", c.tokens, "file of little-endian uint16 token ids, the format of nanoGPT's .bin");
-  flags.choice("--order", c.order, "sequential: sample b of step s starts at token (s*batch + b)*context; [random]", {"random", "sequential"});
+  flags.choice("--order", c.order, "sequential: sample b of step s starts at token (s*batch + b)*context; [random]",
+               {"random", "sequential"});
   flags.whole("--layers", c.model.layers, "transformer blocks [4]", {1, 10'000});
   flags.whole("--heads", c.model.heads, "attention heads, a divisor of the width [4]", {1, 65'536});
   flags.whole("--width", c.model.width, "elements of the residual stream [128]", {1, 65'536});
@@ -77,7 +78,8 @@ std::string check_together(const FlagTable& flags, const Config& c) {
                                         {"--momentum", {"sgd"}}};
   for (const OnlyFor& l : limited) {
     if (flags.given(l.flag) && std::find(l.optimizers.begin(), l.optimizers.end(), c.optimizer) == l.optimizers.end()) {
-      return fmt::format("{} has no meaning for --optimizer {}; remove it or choose {}", l.flag, c.optimizer, fmt::join(l.optimizers, ", "));
+      return fmt::format("{} has no meaning for --optimizer {}; remove it or choose {}", l.flag, c.optimizer,
+                         fmt::join(l.optimizers, ", "));
     }
   }
   if (flags.given("--threads") && c.transport == "mpi") return "--threads is for --transport thread; mpirun -np sets the ranks of mpi";

@@ -43,8 +43,8 @@ void head_norm(const Shape& shape, const HeadWeights& w, const float* x, float* 
   layer_norm_forward(x, w.ln_f_weight, w.ln_f_bias, shape.tokens(), shape.width, statistics, scratch.normalized);
 }
 
-double head_loss_and_gradient(const Shape& shape, const std::int32_t* targets, const HeadWeights& w, const HeadGradients& g,
-                              const float* x, const float* statistics, const Scratch& scratch, float* gradient) {
+double head_loss_and_gradient(const Shape& shape, const std::int32_t* targets, const HeadWeights& w, const HeadGradients& g, const float* x,
+                              const float* statistics, const Scratch& scratch, float* gradient) {
   const std::int64_t n = shape.tokens();
   const std::int64_t c = shape.width;
   const std::int64_t v = shape.vocab;

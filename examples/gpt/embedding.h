@@ -27,11 +27,11 @@ struct HeadGradients {
 /// The final norm of x (N x C), into scratch.normalized; `statistics`: 2 x N.
 void head_norm(const Shape& shape, const HeadWeights& w, const float* x, float* statistics, const Scratch& scratch);
 
-/// After head_norm: logits and cross-entropy, for scratch.logit_rows tokens at a time, so that forward and backward are one pass and logits are
-/// never kept. Returns the sum of the N token losses in nats, added in order in fp64. Adds to the gradients wanted, of that sum; writes
+/// After head_norm: logits and cross-entropy, for scratch.logit_rows tokens at a time, so that forward and backward are one pass and logits
+/// are never kept. Returns the sum of the N token losses in nats, added in order in fp64. Adds to the gradients wanted, of that sum; writes
 /// `gradient` (N x C) by x.
-double head_loss_and_gradient(const Shape& shape, const std::int32_t* targets, const HeadWeights& w, const HeadGradients& g,
-                              const float* x, const float* statistics, const Scratch& scratch, float* gradient);
+double head_loss_and_gradient(const Shape& shape, const std::int32_t* targets, const HeadWeights& w, const HeadGradients& g, const float* x,
+                              const float* statistics, const Scratch& scratch, float* gradient);
 
 /// Logits (vocab) that follow token `row` of x.
 void head_logits(const Shape& shape, const HeadWeights& w, const float* x, std::int64_t row, const Scratch& scratch, float* logits);

@@ -48,48 +48,60 @@ FlagTable::FlagTable(const std::string& program, const std::string& description,
 FlagTable::~FlagTable() = default;
 
 void FlagTable::whole(const std::string& name, std::int64_t& value, const std::string& help, Range<std::int64_t> range) {
-  impl_->add(name, value, [name, &value, range](const std::string& given) {
-    std::int64_t read = 0;
-    const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(), read);
-    if (error == std::errc::invalid_argument || (error == std::errc{} && end != given.data() + given.size())) {
-      refuse(name, fmt::format("'{}' is not a whole number; give {} to {}", given, range.least, range.most));
-    }
-    if (error != std::errc{} || read < range.least || read > range.most) {
-      refuse(name, fmt::format("{} is out of range; give {} to {}", given, range.least, range.most));
-    }
-    value = read;
-  }, help);
+  impl_->add(
+      name, value,
+      [name, &value, range](const std::string& given) {
+        std::int64_t read = 0;
+        const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(), read);
+        if (error == std::errc::invalid_argument || (error == std::errc{} && end != given.data() + given.size())) {
+          refuse(name, fmt::format("'{}' is not a whole number; give {} to {}", given, range.least, range.most));
+        }
+        if (error != std::errc{} || read < range.least || read > range.most) {
+          refuse(name, fmt::format("{} is out of range; give {} to {}", given, range.least, range.most));
+        }
+        value = read;
+      },
+      help);
 }
 
 void FlagTable::real(const std::string& name, double& value, const std::string& help, Range<double> range) {
-  impl_->add(name, value, [name, &value, range](const std::string& given) {
-    char* end = nullptr;
-    const double read = std::strtod(given.c_str(), &end);
-    if (given.empty() || *end != '\0') {
-      refuse(name, fmt::format("'{}' is not a number; give {} to {}", given, shown(range.least), shown(range.most)));
-    }
-    if (!(read >= range.least && read <= range.most)) {
-      refuse(name, fmt::format("{} is out of range; give {} to {}", given, shown(range.least), shown(range.most)));
-    }
-    value = read;
-  }, help);
+  impl_->add(
+      name, value,
+      [name, &value, range](const std::string& given) {
+        char* end = nullptr;
+        const double read = std::strtod(given.c_str(), &end);
+        if (given.empty() || *end != '\0') {
+          refuse(name, fmt::format("'{}' is not a number; give {} to {}", given, shown(range.least), shown(range.most)));
+        }
+        if (!(read >= range.least && read <= range.most)) {
+          refuse(name, fmt::format("{} is out of range; give {} to {}", given, shown(range.least), shown(range.most)));
+        }
+        value = read;
+      },
+      help);
 }
 
 void FlagTable::text(const std::string& name, std::string& value, const std::string& help) {
-  impl_->add(name, value, [name, &value](const std::string& given) {
-    if (given.empty()) refuse(name, "is empty; give a file or leave the flag out");
-    value = given;
-  }, help);
+  impl_->add(
+      name, value,
+      [name, &value](const std::string& given) {
+        if (given.empty()) refuse(name, "is empty; give a file or leave the flag out");
+        value = given;
+      },
+      help);
 }
 
 void FlagTable::choice(const std::string& name, std::string& value, const std::string& help, std::vector<std::string> allowed) {
   const std::string choices = fmt::format("{}", fmt::join(allowed, ", "));
-  impl_->add(name, value, [name, &value, allowed = std::move(allowed), choices](const std::string& given) {
-    if (std::find(allowed.begin(), allowed.end(), given) == allowed.end()) {
-      refuse(name, fmt::format("'{}' is not known; give one of {}", given, choices));
-    }
-    value = given;
-  }, help + " (" + choices + ")");
+  impl_->add(
+      name, value,
+      [name, &value, allowed = std::move(allowed), choices](const std::string& given) {
+        if (std::find(allowed.begin(), allowed.end(), given) == allowed.end()) {
+          refuse(name, fmt::format("'{}' is not known; give one of {}", given, choices));
+        }
+        value = given;
+      },
+      help + " (" + choices + ")");
 }
 
 void FlagTable::list(const std::string& name, std::vector<std::string>& values, const std::string& help) {
@@ -109,18 +121,16 @@ Parsed FlagTable::parse(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
     return {};
-  } catch (const CLI::CallForVersion& version) {
-    return {{}, std::string(version.what()) + "\n"};
-  } catch (const CLI::Success&) {
+  } catch (const CLI::CallForVersion& version) { return {{}, std::string(version.what()) + "\n"}; } catch (const CLI::Success&) {
     return {{}, app.help()};
   } catch (const CLI::ValidationError& e) {
     return {e.what(), {}};  // "--flag: what; fix"
   } catch (const CLI::ExtrasError&) {
     const std::vector<std::string> rest = app.remaining();
-    return {fmt::format("{} is not a flag of {}; --help lists them", rest.empty() ? std::string("an argument") : rest.front(), app.get_name()), {}};
-  } catch (const CLI::ParseError& e) {
-    return {fmt::format("{}; --help shows how each flag is used", e.what()), {}};
-  }
+    return {
+        fmt::format("{} is not a flag of {}; --help lists them", rest.empty() ? std::string("an argument") : rest.front(), app.get_name()),
+        {}};
+  } catch (const CLI::ParseError& e) { return {fmt::format("{}; --help shows how each flag is used", e.what()), {}}; }
 }
 
 std::string FlagTable::json() const {

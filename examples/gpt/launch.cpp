@@ -47,9 +47,7 @@ int run_processes([[maybe_unused]] const Config& config, [[maybe_unused]] int ar
   try {
     tessera::World world = tessera::mpi_world(argc, argv, transport_options(config));
     return body(world);
-  } catch (const tessera::UsageError& e) {
-    return refuse(e.what());
-  } catch (const std::exception& e) {
+  } catch (const tessera::UsageError& e) { return refuse(e.what()); } catch (const std::exception& e) {
     std::fputs(fmt::format("train_gpt: rank {}: {}\n", launched_rank(), e.what()).c_str(), stderr);
     return 1;
   }
@@ -74,8 +72,8 @@ int launch(const CommandLine& line, int argc, char** argv, const std::function<i
   const int ranks = static_cast<int>(std::max<std::int64_t>(config.threads, 1));
   if (!line.error.empty()) return refuse(line.error);
   std::vector<int> codes(static_cast<std::size_t>(ranks), 0);
-  tessera::run_threads(ranks, [&](tessera::World& world) { codes[static_cast<std::size_t>(world.rank().value)] = body(world); },
-                       transport_options(config));
+  tessera::run_threads(
+      ranks, [&](tessera::World& world) { codes[static_cast<std::size_t>(world.rank().value)] = body(world); }, transport_options(config));
   return *std::max_element(codes.begin(), codes.end());
 }
 

@@ -11,7 +11,8 @@ namespace gpt {
 /// This process's rank as its launcher told it, before any transport exists; 0 without one.
 int launched_rank();
 
-/// Runs `body` once for each rank of this process; returns the worst of what it returned, or 2 with a line on stderr where no world can be had.
+/// Runs `body` once for each rank of this process; returns the worst of what it returned, or 2 with a line on stderr where no world can be
+/// had.
 int launch(const CommandLine& line, int argc, char** argv, const std::function<int(tessera::World&)>& body);
 
 }  // namespace gpt

@@ -1,7 +1,7 @@
 // Row-major matrix products over raw memory, by Eigen. Every function writes or adds into memory that the caller owns.
 //
-// Products run in panels of at most kPanel output columns: with EIGEN_STACK_ALLOCATION_LIMIT at a megabyte (examples/gpt/CMakeLists.txt) the
-// packed blocks of a panel fit on the stack, so no product allocates.
+// Products run in panels of at most kPanel output columns: with EIGEN_STACK_ALLOCATION_LIMIT at a megabyte (examples/gpt/CMakeLists.txt)
+// the packed blocks of a panel fit on the stack, so no product allocates.
 #pragma once
 
 #include <Eigen/Core>
@@ -27,9 +27,7 @@ inline MatrixView matrix(float* data, std::int64_t rows, std::int64_t columns) {
 inline ConstMatrixView matrix(const float* data, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
   return ConstMatrixView(data, rows, columns, Stride(stride));
 }
-inline ConstMatrixView matrix(const float* data, std::int64_t rows, std::int64_t columns) {
-  return matrix(data, rows, columns, columns);
-}
+inline ConstMatrixView matrix(const float* data, std::int64_t rows, std::int64_t columns) { return matrix(data, rows, columns, columns); }
 inline ArrayView array(float* data, std::int64_t count) { return ArrayView(data, count); }
 inline ConstArrayView array(const float* data, std::int64_t count) { return ConstArrayView(data, count); }
 

@@ -10,9 +10,7 @@ namespace {
 
 using tessera::Phase;
 
-float* wanted(const tessera::GradientLease& lease, std::string_view tensor) {
-  return lease.wants(tensor) ? lease[tensor].data() : nullptr;
-}
+float* wanted(const tessera::GradientLease& lease, std::string_view tensor) { return lease.wants(tensor) ? lease[tensor].data() : nullptr; }
 
 BlockWeights block_weights(const tessera::ParameterLease& lease, const BlockNames& names) {
   return BlockWeights::from(names, [&](std::string_view name) { return lease[name].data(); });

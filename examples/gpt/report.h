@@ -12,9 +12,9 @@
 namespace gpt {
 
 struct StepRecord {
-  std::int64_t step = 0;  ///< from 0
-  double loss = 0.0;      ///< mean over the step's tokens, nats
-  double grad_norm = 0.0; ///< before clipping
+  std::int64_t step = 0;   ///< from 0
+  double loss = 0.0;       ///< mean over the step's tokens, nats
+  double grad_norm = 0.0;  ///< before clipping
   double learning_rate = 0.0;
   double seconds = 0.0;
   double tokens_per_second = 0.0;

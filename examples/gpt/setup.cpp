@@ -23,9 +23,7 @@ std::string complaint_of(const std::function<void()>& action) {
   try {
     action();
     return {};
-  } catch (const InputError& e) {
-    return e.what();
-  }
+  } catch (const InputError& e) { return e.what(); }
 }
 
 void settle_sizes(Setup& setup) {
@@ -60,7 +58,8 @@ void freeze(Setup& setup) {
                                    asked, setup.config.model.layers - 1));
     }
   }
-  if (setup.model.spec.trainable_elements() == tessera::Elements(0)) throw InputError("--freeze: every tensor is frozen; train some of them");
+  if (setup.model.spec.trainable_elements() == tessera::Elements(0))
+    throw InputError("--freeze: every tensor is frozen; train some of them");
 }
 
 void set_options(Setup& setup, int ranks) {
@@ -72,8 +71,8 @@ void set_options(Setup& setup, int ranks) {
   options.prefetch = static_cast<int>(config.prefetch);
   options.parameter_slots = std::max(2, options.prefetch + 1);
   options.memory_budget = tessera::Bytes(config.memory_budget);
-  options.deadline = config.hang_rank >= 0 ? std::chrono::hours(24)
-                                           : std::chrono::milliseconds(static_cast<std::int64_t>(config.deadline * 1000.0));
+  options.deadline =
+      config.hang_rank >= 0 ? std::chrono::hours(24) : std::chrono::milliseconds(static_cast<std::int64_t>(config.deadline * 1000.0));
   options.non_finite = config.on_nan == "stop" ? tessera::NonFinite::raise : tessera::NonFinite::skip;
 }
 
@@ -86,8 +85,10 @@ void refuse_absurd_sizes(const Config& config) {
   const double parameters = f(m.layers) * 12.0 * f(m.width) * f(m.width) + f(m.vocab + m.context) * f(m.width);
   const double activations = f(config.micro_batch) * f(m.context) * (f(m.layers) * 10.0 * f(m.width) + f(m.heads) * f(m.layers));
   if (4.0 * parameters > 1e3 * bytes_of_machine() || 4.0 * activations > bytes_of_machine()) {
-    throw InputError(fmt::format("--layers {} --width {} --context {} --micro-batch {}: {:.3g} parameters and {:.3g} activations per rank are "
-                                 "beyond this machine; lower them", m.layers, m.width, m.context, config.micro_batch, parameters, activations));
+    throw InputError(
+        fmt::format("--layers {} --width {} --context {} --micro-batch {}: {:.3g} parameters and {:.3g} activations per rank are "
+                    "beyond this machine; lower them",
+                    m.layers, m.width, m.context, config.micro_batch, parameters, activations));
   }
 }
 
@@ -99,7 +100,8 @@ void refuse_what_does_not_fit(const Setup& setup, tessera::World& world) {
     forecast = tessera::forecast_memory(setup.model.spec, setup.options,
                                         {world.size(), communicator.full_flat_addressable(), communicator.scratch_bytes(world.size())});
   } catch (const tessera::UsageError& e) {
-    throw InputError(config.memory_budget > 0 ? fmt::format("--memory-budget {}: {}", config.memory_budget, e.what()) : std::string(e.what()));
+    throw InputError(config.memory_budget > 0 ? fmt::format("--memory-budget {}: {}", config.memory_budget, e.what())
+                                              : std::string(e.what()));
   }
   std::int64_t neighbours = 0;
   for (int r = 0; r < world.size(); ++r) {
@@ -108,9 +110,10 @@ void refuse_what_does_not_fit(const Setup& setup, tessera::World& world) {
   const std::int64_t bytes = forecast.bytes.total.value + tessera::gpt_activation_bytes(config.model, config.micro_batch).value;
   const double machine = bytes_of_machine();
   if (static_cast<double>(bytes) * static_cast<double>(neighbours) > machine) {
-    throw InputError(fmt::format("--layers {} --width {} at --stage {} need {} bytes on each of {} ranks of a machine that has {:.0f}; lower them, "
-                                 "or use more ranks or a higher stage", config.model.layers, config.model.width, config.stage, bytes, neighbours,
-                                 machine));
+    throw InputError(
+        fmt::format("--layers {} --width {} at --stage {} need {} bytes on each of {} ranks of a machine that has {:.0f}; lower them, "
+                    "or use more ranks or a higher stage",
+                    config.model.layers, config.model.width, config.stage, bytes, neighbours, machine));
   }
 }
 
@@ -123,7 +126,8 @@ void check_output(const char* flag, const std::string& path) {
   }
   std::string trial = path + ".XXXXXX";
   const int descriptor = ::mkstemp(trial.data());
-  if (descriptor < 0) throw InputError(fmt::format("{} {}: cannot be written: {}; give a file in a folder that is there", flag, path, std::strerror(errno)));
+  if (descriptor < 0)
+    throw InputError(fmt::format("{} {}: cannot be written: {}; give a file in a folder that is there", flag, path, std::strerror(errno)));
   ::close(descriptor);
   ::unlink(trial.c_str());
 }
@@ -131,9 +135,9 @@ void check_output(const char* flag, const std::string& path) {
 void open_tokens(Setup& setup) {
   const Config& config = setup.config;
   const bool text = !config.text.empty();
-  setup.tokens = std::make_unique<TokenFile>(text ? "--text" : "--tokens", config.data_path(),
-                                             text ? TokenFile::Kind::bytes : TokenFile::Kind::uint16, config.model.vocab,
-                                             config.model.context + 1);
+  setup.tokens =
+      std::make_unique<TokenFile>(text ? "--text" : "--tokens", config.data_path(), text ? TokenFile::Kind::bytes : TokenFile::Kind::uint16,
+                                  config.model.vocab, config.model.context + 1);
   const std::int64_t sequences = (setup.tokens->count() - 1) / config.model.context;
   if (config.order == "sequential" && sequences / config.batch < config.steps) {
     setup.decisions.push_back(fmt::format("order sequential: {} holds {} sequences, so they are read again from the start after as many",
@@ -166,9 +170,11 @@ Setup prepare(tessera::World& world, const CommandLine& line) {
       check_output("--trace", setup.config.trace);
     }
   });
-  const std::uint64_t seen = setup.tokens == nullptr ? 0 : mix(setup.model.spec.fingerprint(), static_cast<std::uint64_t>(setup.tokens->count()));
-  agree_on_input(world, complaint, seen, fmt::format("{} or --init is not the same file on all ranks; copy it to every machine",
-                                                     line.config.text.empty() ? "--tokens" : "--text"));
+  const std::uint64_t seen =
+      setup.tokens == nullptr ? 0 : mix(setup.model.spec.fingerprint(), static_cast<std::uint64_t>(setup.tokens->count()));
+  agree_on_input(world, complaint, seen,
+                 fmt::format("{} or --init is not the same file on all ranks; copy it to every machine",
+                             line.config.text.empty() ? "--tokens" : "--text"));
   if (setup.weights) {
     for (const std::string& notice : setup.weights->notices()) setup.decisions.push_back(notice);
   }

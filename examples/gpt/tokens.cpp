@@ -45,9 +45,7 @@ TokenFile::TokenFile(const std::string& flag, const std::string& path, Kind kind
   try {
     std::array<std::int32_t, kPiece> piece{};
     for (std::int64_t i = 0; i < count_; i += kPiece) read(i, std::min(kPiece, count_ - i), piece.data());
-  } catch (const std::runtime_error& e) {
-    refuse(fmt::format("{}; raise --vocab or give another file", e.what()));
-  }
+  } catch (const std::runtime_error& e) { refuse(fmt::format("{}; raise --vocab or give another file", e.what())); }
 }
 
 TokenFile::~TokenFile() {

@@ -11,7 +11,7 @@
 namespace gpt {
 namespace {
 
-constexpr int kCaller = 0;  // row 0; channels follow
+constexpr int kCaller = 0;                // row 0; channels follow
 constexpr std::size_t kMost = 1'000'000;  // events of a rank; a longer run keeps its beginning
 
 }  // namespace
@@ -47,12 +47,17 @@ void Trace::write(tessera::World& world, const std::string& path) {
     text += fmt::format(R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"rank {}"}}}})", rank, rank);
     const char* rows[] = {"caller", "gather", "reduce", "control"};
     for (int row = 0; row < 4; ++row) {
-      text += fmt::format(",\n" R"({{"name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}})", rank, row, rows[row]);
+      text += fmt::format(
+          ",\n"
+          R"({{"name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}})",
+          rank, row, rows[row]);
     }
     for (const Event& e : events_) {
       const auto micros = [](auto t) { return std::chrono::duration<double, std::micro>(t).count(); };
-      text += fmt::format(",\n" R"({{"name":"{}","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}}})", e.name, rank, e.row,
-                          micros(e.begin.time_since_epoch()), micros(e.end - e.begin));
+      text += fmt::format(
+          ",\n"
+          R"({{"name":"{}","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}}})",
+          e.name, rank, e.row, micros(e.begin.time_since_epoch()), micros(e.end - e.begin));
     }
   }
   // Equal lengths are what an all_gather takes: JSON does not mind spaces.
@@ -62,7 +67,8 @@ void Trace::write(tessera::World& world, const std::string& path) {
   std::string all(longest * static_cast<std::size_t>(world.size()), ' ');
   tessera::Stream stream("trace");
   world.communicator()
-      .all_gather({text.data()}, {all.data()}, tessera::Elements(static_cast<std::int64_t>(longest)), tessera::DType::u8, tessera::Label{}, stream)
+      .all_gather({text.data()}, {all.data()}, tessera::Elements(static_cast<std::int64_t>(longest)), tessera::DType::u8, tessera::Label{},
+                  stream)
       .wait_host();
   if (world.rank() != tessera::Rank(0)) return;
   std::ofstream file(path, std::ios::binary | std::ios::trunc);

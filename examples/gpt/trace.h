@@ -1,4 +1,5 @@
-// A timeline of a run in Chrome's trace format (chrome://tracing, Perfetto): one process per rank; one row for what the caller did, one per channel.
+// A timeline of a run in Chrome's trace format (chrome://tracing, Perfetto): one process per rank; one row for what the caller did, one per
+// channel.
 #pragma once
 
 #include <chrono>

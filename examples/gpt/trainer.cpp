@@ -28,7 +28,8 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 // Prints lines on rank 0 unless --quiet: the first, the last, and at most one a second between.
 class Progress {
  public:
-  Progress(const tessera::World& world, const Config& config) : prints_(world.rank() == tessera::Rank(0) && !config.quiet), steps_(config.steps) {}
+  Progress(const tessera::World& world, const Config& config)
+      : prints_(world.rank() == tessera::Rank(0) && !config.quiet), steps_(config.steps) {}
 
   void say(const std::string& text) const {
     if (prints_) std::fputs((text + "\n").c_str(), stdout), std::fflush(stdout);
@@ -68,8 +69,9 @@ class Run {
   }
 
   void go() {
-    progress_.say(fmt::format("{} parameters, stage {}, {} ranks over {}, batch {} in micro-batches of {}", setup_.model.spec.elements().value,
-                              config_.stage, world_.size(), world_.transport(), config_.batch, config_.micro_batch));
+    progress_.say(fmt::format("{} parameters, stage {}, {} ranks over {}, batch {} in micro-batches of {}",
+                              setup_.model.spec.elements().value, config_.stage, world_.size(), world_.transport(), config_.batch,
+                              config_.micro_batch));
     report_.decisions = setup_.decisions;
     for (const std::string& d : engine_->forecast().decisions) report_.decisions.push_back(d);
     for (const std::string& d : report_.decisions) progress_.say(d);
@@ -90,9 +92,7 @@ class Run {
     std::string complaint;
     try {
       engine_.emplace(world_, setup_.model.spec, setup_.options);
-    } catch (const tessera::UsageError& e) {
-      complaint = e.what();
-    }
+    } catch (const tessera::UsageError& e) { complaint = e.what(); }
     agree_on_input(world_, complaint, 0, {});
   }
 
@@ -122,8 +122,8 @@ class Run {
     measure_.pss_peak_bytes = std::max(measure_.pss_peak_bytes, pss_bytes());
     const double tokens = static_cast<double>(config_.batch) * static_cast<double>(config_.model.context);
     const double loss = engine_->sum(losses_) / tokens;
-    const tessera::StepResult result = engine_->step(
-        {.learning_rate = static_cast<float>(learning_rate), .gradient_scale = 1.0 / tokens, .clip_norm = config_.clip});
+    const tessera::StepResult result =
+        engine_->step({.learning_rate = static_cast<float>(learning_rate), .gradient_scale = 1.0 / tokens, .clip_norm = config_.clip});
     if (!result.applied) progress_.say(fmt::format("step {} skipped: {}", step, result.reason));
     const double seconds = seconds_since(begin);
     return {.step = step,

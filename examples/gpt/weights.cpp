@@ -54,9 +54,7 @@ WeightFile::WeightFile(const std::string& path) : path_(path) {
     reader_ = std::make_shared<tessera::SafetensorsReader>(path);
     read_sizes();
     check_names();
-  } catch (const tessera::Error& e) {
-    throw InputError(fmt::format("--init: {}; give a .safetensors file of GPT-2 weights", e.what()));
-  }
+  } catch (const tessera::Error& e) { throw InputError(fmt::format("--init: {}; give a .safetensors file of GPT-2 weights", e.what())); }
 }
 
 const tessera::SafetensorsEntry* WeightFile::find(const std::string& name) const {
@@ -110,7 +108,8 @@ void WeightFile::check_names() {
     } else if (name == "lm_head.weight") {
       skip_output_matrix(entry);
     } else {
-      throw InputError(fmt::format("--init {}: tensor '{}' is not one of a GPT-2 with {} layers; remove it", path_, entry.name, sizes_.layers));
+      throw InputError(
+          fmt::format("--init {}: tensor '{}' is not one of a GPT-2 with {} layers; remove it", path_, entry.name, sizes_.layers));
     }
   }
   if (masks > 0) notices_.push_back(fmt::format("{}: skipped {} attention mask buffers, they hold no weights", path_, masks));
@@ -128,8 +127,8 @@ void WeightFile::skip_output_matrix(const tessera::SafetensorsEntry& entry) {
     equal = std::equal(a.begin(), a.begin() + n.value, b.begin());
   }
   if (!equal) {
-    throw InputError(fmt::format("--init {}: '{}' differs from wte.weight, but this model ties them; give a file with tied weights", path_,
-                                 entry.name));
+    throw InputError(
+        fmt::format("--init {}: '{}' differs from wte.weight, but this model ties them; give a file with tied weights", path_, entry.name));
   }
   notices_.push_back(fmt::format("{}: skipped {}, it equals wte.weight", path_, entry.name));
 }

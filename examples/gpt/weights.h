@@ -12,8 +12,8 @@
 
 namespace gpt {
 
-/// GPT-2's initialization: matrices normal(0, 0.02), those that end a residual branch divided by √(2 · layers), norms 1, biases 0. A value depends on
-/// (seed, tensor, element) alone.
+/// GPT-2's initialization: matrices normal(0, 0.02), those that end a residual branch divided by √(2 · layers), norms 1, biases 0. A value
+/// depends on (seed, tensor, element) alone.
 tessera::Fill initial_weights(std::uint64_t seed, std::int64_t layers);
 
 /// A file of GPT-2 weights, checked by names and shapes.

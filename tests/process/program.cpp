@@ -73,8 +73,7 @@ Outcome run_program(const std::vector<std::string>& command, int seconds) {
   ::close(out[0]);
   ::close(err[0]);
   int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {}
   outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return outcome;
 }

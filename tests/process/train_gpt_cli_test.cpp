@@ -41,7 +41,8 @@ void check_refused_once(int ranks, bool mpi, const Arguments& arguments, const A
   CHECK(outcome.out.empty());
   std::vector<std::string> ours = lines_of(outcome.err);
   if (mpi) {  // mpirun adds a paragraph of its own
-    ours.erase(std::remove_if(ours.begin(), ours.end(), [](const std::string& line) { return line.rfind("train_gpt:", 0) != 0; }), ours.end());
+    ours.erase(std::remove_if(ours.begin(), ours.end(), [](const std::string& line) { return line.rfind("train_gpt:", 0) != 0; }),
+               ours.end());
   }
   REQUIRE(ours.size() == 1);
   CHECK(ours[0].rfind("train_gpt: ", 0) == 0);
@@ -87,7 +88,8 @@ TEST_CASE("bad input: token ids not below the vocabulary, and half a token") {
 
 TEST_CASE("bad input: sizes that do not divide") {
   check_refused(small({"--heads", "3"}), {"--heads 3", "--width 8", "multiple"});
-  for (const int ranks : {3, 4}) check_refused_once(ranks, false, small({"--batch", "10"}), {"--batch 10", ranks == 3 ? "9 and 12" : "8 and 12"});
+  for (const int ranks : {3, 4})
+    check_refused_once(ranks, false, small({"--batch", "10"}), {"--batch 10", ranks == 3 ? "9 and 12" : "8 and 12"});
   check_refused_once(4, false, small({"--batch", "3"}), {"--batch 3", "nearest valid is 4"});
   check_refused_once(2, false, small({"--micro-batch", "5"}), {"--batch 12", "--micro-batch 5", "10 and 20"});
 }
@@ -204,8 +206,10 @@ TEST_CASE("bad input: seen by one rank alone, it ends all ranks alike") {
   // Each rank opens a file named after its rank; only rank 1's is damaged.
   write_file(folder / "0.bin", std::string(4'000, '\0'));
   write_file(folder / "1.bin", std::string(4'001, '\0'));
-  write_file(folder / "rank.sh", "cd '" + (folder / "") + "'; ln -sf $OMPI_COMM_WORLD_RANK.bin $OMPI_COMM_WORLD_RANK.link; mkdir -p d$OMPI_COMM_WORLD_RANK;"
-             " cp $OMPI_COMM_WORLD_RANK.bin d$OMPI_COMM_WORLD_RANK/t.bin; cd d$OMPI_COMM_WORLD_RANK; exec \"$@\"\n");
+  write_file(folder / "rank.sh",
+             "cd '" + (folder / "") +
+                 "'; ln -sf $OMPI_COMM_WORLD_RANK.bin $OMPI_COMM_WORLD_RANK.link; mkdir -p d$OMPI_COMM_WORLD_RANK;"
+                 " cp $OMPI_COMM_WORLD_RANK.bin d$OMPI_COMM_WORLD_RANK/t.bin; cd d$OMPI_COMM_WORLD_RANK; exec \"$@\"\n");
   const Outcome outcome = run_under_mpi(2, {"bash", folder / "rank.sh", kTrainGpt, "--tokens", "t.bin", "--context", "8", "--steps", "1"});
   INFO(outcome.err);
   CHECK(outcome.code == 2);

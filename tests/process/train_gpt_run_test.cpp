@@ -19,7 +19,8 @@ const std::string kText = std::string(TESSERA_SOURCE_DIR) + "/LICENSE";
 const std::string kInit = std::string(TESSERA_SOURCE_DIR) + "/tests/reference/gpt_tiny_init.safetensors";
 
 Outcome train(int ranks, std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), {std::string(TESSERA_BINARY_DIR) + "/examples/train_gpt", "--text", kText, "--threads", std::to_string(ranks)});
+  arguments.insert(arguments.begin(),
+                   {std::string(TESSERA_BINARY_DIR) + "/examples/train_gpt", "--text", kText, "--threads", std::to_string(ranks)});
   return run_program(arguments);
 }
 
@@ -36,8 +37,8 @@ TEST_CASE("train_gpt: the report has every field, the forecast is kept, and the 
   REQUIRE(outcome.code == 0);
   CHECK(outcome.out.find("step     30/30") != std::string::npos);
   const json report = json::parse(read_file(folder / "r.json"));
-  for (const char* field : {"version", "world_size", "nodes", "stage", "precision", "transport", "parameters", "config", "decisions", "validation",
-                            "steps", "ranks"}) {
+  for (const char* field : {"version", "world_size", "nodes", "stage", "precision", "transport", "parameters", "config", "decisions",
+                            "validation", "steps", "ranks"}) {
     INFO(field);
     CHECK(report.contains(field));
   }
@@ -56,8 +57,8 @@ TEST_CASE("train_gpt: the report has every field, the forecast is kept, and the 
   REQUIRE(report["ranks"].size() == 3);
   for (const json& rank : report["ranks"]) {
     CHECK(rank["peak_bytes"] == rank["forecast_bytes"]);
-    for (const char* field : {"parameters", "master", "moments", "gradients", "full_parameters", "full_gradients", "communication", "staging",
-                              "total"}) {
+    for (const char* field :
+         {"parameters", "master", "moments", "gradients", "full_parameters", "full_gradients", "communication", "staging", "total"}) {
       INFO(field);
       CHECK(rank["peak_bytes"].contains(field));
     }
@@ -98,7 +99,8 @@ TEST_CASE("train_gpt: exported weights lead back in, and name neither world, tim
 TEST_CASE("train_gpt: the same sample of text on any number of ranks, and nothing else on stdout when quiet") {
   std::string expected;
   for (const int ranks : {1, 3, 4}) {
-    const Outcome outcome = train(ranks, small({"--steps", "12", "--micro-batch", "1", "--sample", "40", "--quiet", "--stage", ranks == 4 ? "0" : "3"}));
+    const Outcome outcome =
+        train(ranks, small({"--steps", "12", "--micro-batch", "1", "--sample", "40", "--quiet", "--stage", ranks == 4 ? "0" : "3"}));
     INFO(outcome.err);
     REQUIRE(outcome.code == 0);
     CHECK(outcome.out.size() == 41);
@@ -114,7 +116,8 @@ TEST_CASE("train_gpt: a NaN stops the run with code 1, or is skipped on request"
   const float nan = std::nanf("");
   std::memcpy(weights.data() + weights.size() - 4, &nan, 4);  // the last element of ln_f.bias
   write_file(folder / "nan", weights);
-  const std::vector<std::string> run = {"--init", folder / "nan", "--heads", "4", "--steps", "2", "--batch", "4", "--quiet", "--report", folder / "r"};
+  const std::vector<std::string> run = {"--init", folder / "nan", "--heads",  "4",         "--steps", "2", "--batch",
+                                        "4",      "--quiet",      "--report", folder / "r"};
   const Outcome stopped = train(2, run);
   CHECK(stopped.code == 1);
   CHECK(stopped.err.find("train_gpt: rank ") != std::string::npos);

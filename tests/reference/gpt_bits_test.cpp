@@ -20,8 +20,8 @@ struct Result {
 
 Result train(const TemporaryFolder& folder, Ranks kind, int ranks, int stage, const std::vector<std::string>& extra = {}) {
   std::vector<std::string> arguments = reference_arguments();
-  arguments.insert(arguments.end(), {"--steps", "12", "--micro-batch", "1", "--stage", std::to_string(stage), "--report", folder / "run.json",
-                                     "--export", folder / "weights.safetensors"});
+  arguments.insert(arguments.end(), {"--steps", "12", "--micro-batch", "1", "--stage", std::to_string(stage), "--report",
+                                     folder / "run.json", "--export", folder / "weights.safetensors"});
   arguments.insert(arguments.end(), extra.begin(), extra.end());
   const Outcome outcome = train_gpt(kind, ranks, arguments);
   INFO(outcome.err);
@@ -81,8 +81,14 @@ TEST_CASE("bits: every optimizer trains alike at stages 0 and 3") {
   const TemporaryFolder folder;
   for (const char* optimizer : {"adam", "sgd", "adagrad", "lion"}) {
     INFO(optimizer);
-    std::vector<std::string> arguments = {"--text", std::string(TESSERA_SOURCE_DIR) + "/LICENSE", "--layers", "2", "--width", "32",
-                                          "--context", "16", "--steps", "8", "--micro-batch", "2", "--quiet", "--optimizer", optimizer};
+    std::vector<std::string> arguments = {"--text",        std::string(TESSERA_SOURCE_DIR) + "/LICENSE",
+                                          "--layers",      "2",
+                                          "--width",       "32",
+                                          "--context",     "16",
+                                          "--steps",       "8",
+                                          "--micro-batch", "2",
+                                          "--quiet",       "--optimizer",
+                                          optimizer};
     std::vector<std::string> files;
     for (const int stage : {0, 3}) {
       std::vector<std::string> all = arguments;

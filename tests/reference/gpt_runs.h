@@ -15,9 +15,20 @@ inline const std::string kReference = std::string(TESSERA_SOURCE_DIR) + "/tests/
 
 /// Arguments of the reference's runs, without --micro-batch, --stage and files to write.
 inline std::vector<std::string> reference_arguments() {
-  return {"--init", kReference + "gpt_tiny_init.safetensors", "--heads", "4", "--tokens", kReference + "gpt_tiny_tokens.bin", "--order",
-          "sequential", "--batch", "8", "--steps", "40", "--lr", "3e-3", "--min-lr", "3e-4", "--warmup", "5", "--weight-decay", "0.1",
-          "--beta1", "0.9", "--beta2", "0.95", "--deadline", "30", "--quiet"};
+  return {"--init",         kReference + "gpt_tiny_init.safetensors",
+          "--heads",        "4",
+          "--tokens",       kReference + "gpt_tiny_tokens.bin",
+          "--order",        "sequential",
+          "--batch",        "8",
+          "--steps",        "40",
+          "--lr",           "3e-3",
+          "--min-lr",       "3e-4",
+          "--warmup",       "5",
+          "--weight-decay", "0.1",
+          "--beta1",        "0.9",
+          "--beta2",        "0.95",
+          "--deadline",     "30",
+          "--quiet"};
 }
 
 inline Outcome train_gpt(Ranks kind, int ranks, std::vector<std::string> arguments) {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/reference/gpt_runs.h"
 #include "tessera/safetensors.h"
+#include "tests/reference/gpt_runs.h"
 
 namespace {
 

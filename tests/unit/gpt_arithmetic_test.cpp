@@ -147,12 +147,22 @@ TEST_CASE("gpt: the arena is as large as gpt_activation_bytes says, its pieces a
     const std::int64_t n = 3 * config.context;
     const std::int64_t c = config.width;
     for (const auto& b : a.blocks()) {
-      pieces.insert(pieces.end(), {{b.input, n * c}, {b.qkv, 3 * n * c}, {b.log_sum_exp, n * config.heads}, {b.attended, n * c},
-                                   {b.middle, n * c}, {b.hidden, 4 * n * c}, {b.statistics, 4 * n}});
+      pieces.insert(pieces.end(), {{b.input, n * c},
+                                   {b.qkv, 3 * n * c},
+                                   {b.log_sum_exp, n * config.heads},
+                                   {b.attended, n * c},
+                                   {b.middle, n * c},
+                                   {b.hidden, 4 * n * c},
+                                   {b.statistics, 4 * n}});
     }
-    pieces.insert(pieces.end(), {{a.output(), n * c}, {a.output_statistics(), 2 * n}, {a.stream_gradient(), n * c},
-                                 {a.scratch().normalized, n * c}, {a.scratch().narrow, n * c}, {a.scratch().wide, 4 * n * c},
-                                 {a.scratch().scores, std::max(2 * tessera::kGptScoreRows * config.context, a.scratch().logit_rows * config.vocab)}});
+    pieces.insert(pieces.end(),
+                  {{a.output(), n * c},
+                   {a.output_statistics(), 2 * n},
+                   {a.stream_gradient(), n * c},
+                   {a.scratch().normalized, n * c},
+                   {a.scratch().narrow, n * c},
+                   {a.scratch().wide, 4 * n * c},
+                   {a.scratch().scores, std::max(2 * tessera::kGptScoreRows * config.context, a.scratch().logit_rows * config.vocab)}});
     std::sort(pieces.begin(), pieces.end());
     std::int64_t bytes = 0;
     for (std::size_t i = 0; i < pieces.size(); ++i) {

@@ -48,20 +48,22 @@ struct GptByHand {
   /// Adds to `gradients`; returns the sum of the token losses.
   double train() {
     const gpt::Shape& shape = activations.shape();
-    gpt::embed_forward(shape, inputs.data(), weights.at("wte.weight").data(), weights.at("wpe.weight").data(), activations.blocks()[0].input);
+    gpt::embed_forward(shape, inputs.data(), weights.at("wte.weight").data(), weights.at("wpe.weight").data(),
+                       activations.blocks()[0].input);
     const auto read = [this](const std::string& name) { return static_cast<const float*>(weights.at(name).data()); };
     const auto write = [this](const std::string& name) { return wanted(name); };
     for (std::size_t i = 0; i < names.size(); ++i) {
-      gpt::block_forward(shape, gpt::BlockWeights::from(names[i], read), activations.blocks()[i], activations.scratch(), activations.result_of(i));
+      gpt::block_forward(shape, gpt::BlockWeights::from(names[i], read), activations.blocks()[i], activations.scratch(),
+                         activations.result_of(i));
     }
     const gpt::HeadWeights head{read("ln_f.weight"), read("ln_f.bias"), read("wte.weight")};
     gpt::head_norm(shape, head, activations.output(), activations.output_statistics(), activations.scratch());
-    const double loss = gpt::head_loss_and_gradient(shape, targets.data(), head, {write("ln_f.weight"), write("ln_f.bias"), write("wte.weight")},
-                                                    activations.output(), activations.output_statistics(), activations.scratch(),
-                                                    activations.stream_gradient());
+    const double loss = gpt::head_loss_and_gradient(shape, targets.data(), head,
+                                                    {write("ln_f.weight"), write("ln_f.bias"), write("wte.weight")}, activations.output(),
+                                                    activations.output_statistics(), activations.scratch(), activations.stream_gradient());
     for (std::size_t i = names.size(); i-- > 0;) {
-      gpt::block_backward(shape, gpt::BlockWeights::from(names[i], read), gpt::BlockGradients::from(names[i], write), activations.blocks()[i],
-                          activations.scratch(), activations.stream_gradient());
+      gpt::block_backward(shape, gpt::BlockWeights::from(names[i], read), gpt::BlockGradients::from(names[i], write),
+                          activations.blocks()[i], activations.scratch(), activations.stream_gradient());
     }
     gpt::embed_backward(shape, inputs.data(), activations.stream_gradient(), write("wte.weight"), write("wpe.weight"));
     return loss;

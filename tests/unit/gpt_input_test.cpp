@@ -77,7 +77,9 @@ TEST_CASE("tokens: bytes and little-endian pairs are read from anywhere, also ac
   std::string bytes;
   for (int i = 0; i < 100'000; ++i) bytes.push_back(static_cast<char>(gpt::mix(static_cast<std::uint64_t>(i))));
   write_file(folder / "t", bytes);
-  const auto byte = [&](std::int64_t i) { return static_cast<std::int32_t>(static_cast<unsigned char>(bytes[static_cast<std::size_t>(i)])); };
+  const auto byte = [&](std::int64_t i) {
+    return static_cast<std::int32_t>(static_cast<unsigned char>(bytes[static_cast<std::size_t>(i)]));
+  };
   const gpt::TokenFile text("--text", folder / "t", gpt::TokenFile::Kind::bytes, 256, 1);
   const gpt::TokenFile pairs("--tokens", folder / "t", gpt::TokenFile::Kind::uint16, 65'536, 1);
   CHECK(text.count() == 100'000);
@@ -212,8 +214,8 @@ TEST_CASE("weight file: mask buffers and an output matrix equal to wte are skipp
 }
 
 TEST_CASE("batch: 8 or the next multiple of what a step takes, said where it is not 8") {
-  for (const auto& [ranks, micro, batch] : std::vector<std::array<std::int64_t, 3>>{
-           {1, 0, 8}, {2, 0, 8}, {3, 0, 9}, {7, 0, 14}, {16, 0, 16}, {1, 5, 10}, {3, 4, 12}}) {
+  for (const auto& [ranks, micro, batch] :
+       std::vector<std::array<std::int64_t, 3>>{{1, 0, 8}, {2, 0, 8}, {3, 0, 9}, {7, 0, 14}, {16, 0, 16}, {1, 5, 10}, {3, 4, 12}}) {
     gpt::Config config;
     config.micro_batch = micro;
     std::vector<std::string> decisions;
@@ -225,8 +227,8 @@ TEST_CASE("batch: 8 or the next multiple of what a step takes, said where it is 
 }
 
 TEST_CASE("command line: what is given arrives, and flags_json tells it all") {
-  const gpt::CommandLine line = parse({"--text", "t", "--lr", "0.02", "--freeze", "h.0.", "--freeze", "w", "--seed", "9", "--quiet", "--stage", "1",
-                                       "--optimizer", "sgd", "--momentum", "0.5"});
+  const gpt::CommandLine line = parse({"--text", "t", "--lr", "0.02", "--freeze", "h.0.", "--freeze", "w", "--seed", "9", "--quiet",
+                                       "--stage", "1", "--optimizer", "sgd", "--momentum", "0.5"});
   CHECK(line.error.empty());
   CHECK(line.config.freeze == std::vector<std::string>{"h.0.", "w"});
   CHECK(line.config.min_lr == doctest::Approx(0.002));
@@ -237,9 +239,10 @@ TEST_CASE("command line: what is given arrives, and flags_json tells it all") {
   CHECK(values["quiet"] == true);
   CHECK(values["stage"] == 1);
   CHECK(values["text"] == "t");
-  for (const char* name : {"tokens", "order", "layers", "heads", "width", "context", "vocab", "init", "batch", "micro-batch", "steps", "min-lr",
-                           "warmup", "beta1", "beta2", "eps", "weight-decay", "momentum", "clip", "transport", "threads", "prefetch",
-                           "memory-budget", "deadline", "on-nan", "export", "sample", "report", "trace"}) {
+  for (const char* name :
+       {"tokens",  "order",    "layers",        "heads",    "width",  "context", "vocab",        "init",     "batch", "micro-batch",
+        "steps",   "min-lr",   "warmup",        "beta1",    "beta2",  "eps",     "weight-decay", "momentum", "clip",  "transport",
+        "threads", "prefetch", "memory-budget", "deadline", "on-nan", "export",  "sample",       "report",   "trace"}) {
     INFO(name);
     CHECK(values.contains(name));
   }

@@ -17,10 +17,10 @@ namespace tessera {
 
 struct GptConfig {
   std::int64_t layers = 4;
-  std::int64_t heads = 4;     ///< must divide width
-  std::int64_t width = 128;   ///< elements of the residual stream, C
-  std::int64_t context = 128; ///< tokens of a sequence, T
-  std::int64_t vocab = 256;   ///< V
+  std::int64_t heads = 4;      ///< must divide width
+  std::int64_t width = 128;    ///< elements of the residual stream, C
+  std::int64_t context = 128;  ///< tokens of a sequence, T
+  std::int64_t vocab = 256;    ///< V
 };
 
 /// One tensor of a block: its name after the block's prefix "h.<i>.", and its shape.
@@ -32,12 +32,18 @@ struct GptTensor {
 /// The tensors of a transformer block, in the order of GPT-2's checkpoints. Matrices are {inputs, outputs}.
 inline std::vector<GptTensor> gpt_block_tensors(const GptConfig& config) {
   const std::int64_t c = config.width;
-  return {{"ln_1.weight", {c}},        {"ln_1.bias", {c}},
-          {"attn.c_attn.weight", {c, 3 * c}}, {"attn.c_attn.bias", {3 * c}},
-          {"attn.c_proj.weight", {c, c}},     {"attn.c_proj.bias", {c}},
-          {"ln_2.weight", {c}},        {"ln_2.bias", {c}},
-          {"mlp.c_fc.weight", {c, 4 * c}},    {"mlp.c_fc.bias", {4 * c}},
-          {"mlp.c_proj.weight", {4 * c, c}},  {"mlp.c_proj.bias", {c}}};
+  return {{"ln_1.weight", {c}},
+          {"ln_1.bias", {c}},
+          {"attn.c_attn.weight", {c, 3 * c}},
+          {"attn.c_attn.bias", {3 * c}},
+          {"attn.c_proj.weight", {c, c}},
+          {"attn.c_proj.bias", {c}},
+          {"ln_2.weight", {c}},
+          {"ln_2.bias", {c}},
+          {"mlp.c_fc.weight", {c, 4 * c}},
+          {"mlp.c_fc.bias", {4 * c}},
+          {"mlp.c_proj.weight", {4 * c, c}},
+          {"mlp.c_proj.bias", {c}}};
 }
 
 /// The model as units: "embed" holds what stands outside the blocks (wte, wpe and the final norm ln_f) and is used twice, as
@@ -123,20 +129,20 @@ inline std::array<GptActivation, 14> gpt_activations(const GptConfig& config, st
   using Kind = GptActivation::Kind;
   const std::int64_t tokens = sequences * config.context;
   const std::int64_t stream = tokens * config.width;
-  return {{{"input", Kind::per_block, Elements(stream)},            // of the block, before ln_1
-           {"qkv", Kind::per_block, Elements(3 * stream)},          // queries, keys and values
+  return {{{"input", Kind::per_block, Elements(stream)},    // of the block, before ln_1
+           {"qkv", Kind::per_block, Elements(3 * stream)},  // queries, keys and values
            {"log_sum_exp", Kind::per_block, Elements(tokens * config.heads)},
-           {"attended", Kind::per_block, Elements(stream)},         // before attention's output matrix
-           {"middle", Kind::per_block, Elements(stream)},           // between the halves, before ln_2
-           {"hidden", Kind::per_block, Elements(4 * stream)},       // of the MLP, before GELU
-           {"statistics", Kind::per_block, Elements(4 * tokens)},   // mean and 1/deviation of ln_1 and ln_2
-           {"output", Kind::once, Elements(stream)},                // of the last block, before ln_f
+           {"attended", Kind::per_block, Elements(stream)},        // before attention's output matrix
+           {"middle", Kind::per_block, Elements(stream)},          // between the halves, before ln_2
+           {"hidden", Kind::per_block, Elements(4 * stream)},      // of the MLP, before GELU
+           {"statistics", Kind::per_block, Elements(4 * tokens)},  // mean and 1/deviation of ln_1 and ln_2
+           {"output", Kind::once, Elements(stream)},               // of the last block, before ln_f
            {"output_statistics", Kind::once, Elements(2 * tokens)},
            {"stream_gradient", Kind::scratch, Elements(stream)},
            {"normalized", Kind::scratch, Elements(stream)},
            {"narrow", Kind::scratch, Elements(stream)},
            {"wide", Kind::scratch, Elements(4 * stream)},
-           {"scores", Kind::scratch,                                // of a few rows of one head; logits of a few tokens
+           {"scores", Kind::scratch,  // of a few rows of one head; logits of a few tokens
             Elements(std::max(2 * kGptScoreRows * config.context, gpt_logit_rows(config, sequences) * config.vocab))}}};
 }
 
