@@ -10,6 +10,14 @@
 
 using namespace tessera;
 
+// Sanitizers end the process at an allocation that is too large, unless told to refuse it as operator new does.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the sanitizers' names
+extern "C" const char* __tsan_default_options();
+extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
+extern "C" const char* __asan_default_options();
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
+
 TEST_CASE("buffer: starts on a 64-byte boundary whatever its size") {
   const auto ledger = std::make_shared<MemoryLedger>();
   for (const std::int64_t bytes : {1, 3, 63, 64, 65, 1023, 4097}) {
