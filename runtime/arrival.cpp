@@ -40,7 +40,7 @@ std::vector<std::byte> exchange(Context& context, const void* mine, std::size_t 
   return *all;
 }
 
-void arrive(Context& context, const ArrivalRecord& mine) {
+void arrive(Context& context, const ArrivalRecord& mine, const std::vector<std::int32_t>& reduced) {
   const std::vector<std::byte> bytes = exchange(context, &mine, sizeof mine, "wait arrival");
   std::vector<ArrivalRecord> all(bytes.size() / sizeof mine);
   std::memcpy(all.data(), bytes.data(), bytes.size());
@@ -67,13 +67,18 @@ void arrive(Context& context, const ArrivalRecord& mine) {
       throw RanksDiverged(message(fmt::format("made {} gathers", first.gathers), fmt::format("{}", other.gathers),
                                   "lease the same units in the same order on every rank"));
     if (other.reductions != first.reductions) {
-      const auto last = [&](const ArrivalRecord& a) {
-        if (a.last_reduced < 0) return fmt::format("{} gradient reductions", a.reductions);
-        return fmt::format("{} gradient reductions, the last of unit '{}'", a.reductions,
-                           context.name(UnitId(static_cast<int>(a.last_reduced))));
-      };
-      throw RanksDiverged(
-          message("made " + last(first), last(other), "give the same units gradients on every rank, or declare a unit optional()"));
+      // All ranks see this, so all come to the second exchange.
+      const std::vector<std::byte> counts = exchange(context, reduced.data(), reduced.size() * sizeof(std::int32_t), "wait arrival");
+      std::string unit = "?";
+      for (std::size_t u = 0; u < reduced.size() && unit == "?"; ++u) {
+        std::int32_t a = 0, b = 0;
+        std::memcpy(&a, counts.data() + u * sizeof a, sizeof a);
+        std::memcpy(&b, counts.data() + (r * reduced.size() + u) * sizeof b, sizeof b);
+        if (a != b) unit = context.name(UnitId(static_cast<int>(u)));
+      }
+      throw RanksDiverged(message(fmt::format("made {} gradient reductions", first.reductions),
+                                  fmt::format("{} (unit '{}' is the first to differ)", other.reductions, unit),
+                                  "give the same units gradients on every rank, or declare a unit optional()"));
     }
     if (other.subject != first.subject) throw UsageError(message("sets one tensor", "another", "set the same tensor on every rank"));
     if (other.spec != first.spec) throw UsageError(message("has one model", "another", "build the same ModelSpec on every rank"));

@@ -24,9 +24,8 @@ struct ArrivalRecord {
   std::int64_t reductions = 0;
   std::uint64_t spec = 0;  ///< fingerprints
   std::uint64_t options = 0;
-  std::uint64_t subject = 0;       ///< of set: which tensor; of out_of_memory: bytes
-  std::int64_t last_reduced = -1;  ///< unit of the last gradient reduction
-  std::array<char, 184> text{};    ///< of the error, or the options in words
+  std::uint64_t subject = 0;     ///< of set: which tensor; of out_of_memory: bytes
+  std::array<char, 184> text{};  ///< of the error, or the options in words
 
   void say(const std::string& words);
 };
@@ -40,7 +39,8 @@ class RanksDiverged : public UsageError {
 
 /// Collective; blocks. Returns once all ranks have come with compatible records; else throws on every rank the same: the lowest rank's own
 /// error, or UsageError naming what differs between which ranks.
-void arrive(Context& context, const ArrivalRecord& mine);
+/// `reduced`: this rank's gradient reductions by unit, to name the one that differs.
+void arrive(Context& context, const ArrivalRecord& mine, const std::vector<std::int32_t>& reduced = {});
 
 /// Collective; blocks. Every rank's `size` bytes, in rank order.
 std::vector<std::byte> exchange(Context& context, const void* mine, std::size_t size, const char* what);

@@ -72,7 +72,6 @@ ArrivalRecord EngineImpl::record(ArrivalKind kind, const std::string& error) con
   mine.leaves = leaves_;
   mine.gathers = communicator_->submitted(Channel::gather);
   mine.reductions = communicator_->submitted(Channel::reduce);
-  if (gradients_) mine.last_reduced = gradients_->last_reduced().value;
   if (!error.empty()) {
     mine.error = runtime::ArrivalError::usage;
     mine.say(error);
@@ -370,7 +369,7 @@ StepResult EngineImpl::step(const StepOptions& options) {
   mine.options = runtime::fingerprint(runtime::in_words(options));
   if (error.empty()) mine.say(runtime::in_words(options));
   try {
-    runtime::arrive(*context_, mine);
+    runtime::arrive(*context_, mine, gradients_->reductions());
   } catch (const runtime::RanksDiverged& e) {
     interrupt(e.what());  // operations without a counterpart end here, not at their deadline
     throw;

@@ -19,6 +19,7 @@ void zero(float* data, Elements n) {
 
 GradientSchedule::GradientSchedule(Context& context, Storage& storage)
     : context_(context), storage_(storage), units_(context.spec().units().size()) {
+  reductions_.assign(units_.size(), 0);
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const std::size_t tensors = context.spec().units()[u].tensors.size();
     units_[u].given.assign(tensors, false);
@@ -184,7 +185,7 @@ void GradientSchedule::submit(UnitId unit) {
         context_.label(Channel::reduce, unit, static_cast<int>(i), fingerprint(g.given)), context_.stream(Channel::reduce)));
   }
   g.in_sum = true;
-  last_reduced_ = unit;
+  ++reductions_[index(unit)];
   for (std::size_t t = 0; t < g.given.size(); ++t)
     if (g.given[t]) g.touched[t] = true;
 }
@@ -204,6 +205,7 @@ void GradientSchedule::submit_extra(UnitId unit, const GradientTarget& target) {
         context_.label(Channel::reduce, unit, use + static_cast<int>(i), fingerprint(target.given)), context_.stream(Channel::reduce)));
   }
   extra.in_sum = true;
+  ++reductions_[index(unit)];
   for (std::size_t t = 0; t < g.touched.size(); ++t)
     if (target.given[t]) g.touched[t] = true;
 }
@@ -275,7 +277,7 @@ bool GradientSchedule::touched(UnitId unit) const {
 }
 
 void GradientSchedule::reset() {
-  last_reduced_ = kNoUnit;
+  std::fill(reductions_.begin(), reductions_.end(), 0);
   for (Slot& slot : storage_.gradient_pool()) slot.pending.clear(), slot.held = false;
   for (std::size_t u = 0; u < units_.size(); ++u) {
     UnitGradients& g = units_[u];

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,8 @@ class GradientSchedule {
   /// Starts the next step: nothing is summed yet.
   void reset();
 
-  UnitId last_reduced() const { return last_reduced_; }  ///< in this step
+  /// How often each unit was reduced in this step, by unit.
+  const std::vector<std::int32_t>& reductions() const { return reductions_; }
 
   int leases() const;
   std::string live_leases() const;
@@ -83,7 +85,7 @@ class GradientSchedule {
   Context& context_;
   Storage& storage_;
   std::vector<UnitGradients> units_;
-  UnitId last_reduced_;
+  std::vector<std::int32_t> reductions_;
   std::int64_t clock_ = 0;
 };
 
