@@ -203,9 +203,8 @@ bool Context::check_left(const Exchange& exchange) {
 }
 
 void Context::finish_complete() {
-  if (failed_ || stopping_) return;
   for (std::size_t c = 0; c < kChannels; ++c) {
-    while (active_[c] != nullptr && !failed_) {
+    while (active_[c] != nullptr && !active_[c]->stopped() && !failed_) {
       active_[c]->advance();  // data that was held back for a while
       if (!active_[c]->complete()) break;
       const std::shared_ptr<Exchange> exchange = std::move(active_[c]);

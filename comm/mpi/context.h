@@ -3,8 +3,11 @@
 // The first half may be called from any thread. The second belongs to the communication thread: it starts operations in the order of the
 // calls, takes signals from peers, and watches deadlines.
 //
-// An interrupt ends an epoch. Each rank stops sending, tells every peer how many messages it has sent to it, cancels its receives and takes
-// what is still on its way; then nothing of the epoch moves, and its operations end. When all ranks have asked to resume, the next begins.
+// An interrupt ends an epoch, at the same operation on all ranks:
+//   1. each rank begins no more operations and tells its peers how many it has begun (interrupt);
+//   2. what all ranks have begun is completed, the rest stops sending and cancels its receives;
+//   3. each rank tells every peer how many messages it has sent to it (settle), and takes what is still on its way to itself.
+// Then nothing of the epoch moves, and the stopped operations end. When all ranks have asked to resume, the next epoch begins.
 #pragma once
 
 #include <array>
@@ -74,7 +77,7 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
   void stop();
   void ask_to_resume();
   void cannot_resume();  ///< operations are held up by their streams
-  void leave(const std::array<std::int64_t, kChannels>& counts);
+  void leave(const OperationCounts& counts);
   void close() { closed_ = true; }
   enum class Tell : std::uint8_t { nobody, members };
   void fail(Failure failure, Tell tell, const std::vector<Rank>& dead = {});
@@ -100,10 +103,11 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
  private:
   struct Peer {
     std::array<std::optional<WireHeader>, kChannels> early;  ///< of an operation that this rank is not in yet
-    std::optional<std::array<std::int64_t, kChannels>> left;
+    std::optional<OperationCounts> left;
     bool gone = false;
     MessageCounts sent{}, received{};
-    std::optional<MessageCounts> announced;  ///< what it says it has sent to this rank, after an interrupt
+    std::optional<OperationCounts> begun;    ///< after an interrupt
+    std::optional<MessageCounts> announced;  ///< what it says it has sent to this rank, after that
     bool draining = false;
     bool resumed = false;
   };
@@ -122,12 +126,15 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
 
   void take_header(Rank from, const WireHeader& header);
   void take_interrupt(Rank from, PacketReader& in);
+  void take_settle(Rank from, PacketReader& in);
   void take_leave(Rank from, PacketReader& in);
   void take_abort(PacketReader& in);
   void answer_ping(Rank from, std::int32_t number);
 
   /// Operations that are still queued on their streams are over then.
   void end_queued(const Cause& why) TESSERA_EXCLUDES(mutex_);
+  bool all_have_begun(const Exchange& exchange) const;
+  void settle();
   bool drained() const;
   void drain();
   bool quiet() const;
@@ -162,12 +169,12 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
   std::int32_t now_epoch_ = 0;
   bool failed_ = false, closed_ = false;
   std::vector<Peer> peers_;
-  std::array<std::int64_t, kChannels> turn_{};
+  OperationCounts turn_{};
   std::array<std::map<std::int64_t, std::shared_ptr<Operation>>, kChannels> waiting_turn_;
   std::array<std::shared_ptr<Exchange>, kChannels> active_;
   std::vector<std::shared_ptr<Exchange>> failing_;  ///< ended as soon as their receives are
   Clock::time_point end_failing_at_{};
-  bool stopping_ = false, stopped_ = false;
+  bool stopping_ = false, settled_ = false, stopped_ = false;
   Clock::time_point stopping_since_{};
   bool resume_wanted_ = false, resume_sent_ = false;
   Clock::time_point resume_wanted_since_{};

@@ -24,8 +24,8 @@ void Context::take(Rank world_source, const SignalHead& head, const std::byte* d
   const auto at = std::find(group_.world_ranks.begin(), group_.world_ranks.end(), world_source);
   if (at == group_.world_ranks.end()) return;
   const Rank from(static_cast<int>(at - group_.world_ranks.begin()));
-  const bool of_epoch = head.kind == SignalKind::header || head.kind == SignalKind::interrupt || head.kind == SignalKind::resume ||
-                        head.kind == SignalKind::leave;
+  const bool of_epoch = head.kind == SignalKind::header || head.kind == SignalKind::interrupt || head.kind == SignalKind::settle ||
+                        head.kind == SignalKind::resume || head.kind == SignalKind::leave;
   if (of_epoch && head.epoch > now_epoch_) {
     next_epoch_.push_back({world_source, Packet(data, data + size)});
     return;
@@ -41,6 +41,7 @@ void Context::take(Rank world_source, const SignalHead& head, const std::byte* d
   in.value<std::int32_t>();
   switch (head.kind) {
     case SignalKind::interrupt: take_interrupt(from, in); break;
+    case SignalKind::settle: take_settle(from, in); break;
     case SignalKind::resume: peer(from).resumed = true; break;
     case SignalKind::leave: take_leave(from, in); break;
     case SignalKind::abort: take_abort(in); break;
@@ -65,16 +66,16 @@ void Context::take(Rank world_source, const SignalHead& head, const std::byte* d
 }
 
 void Context::take_header(Rank from, const WireHeader& header) {
-  if (failed_ || stopping_ || static_cast<int>(header.channel()) >= kChannels) return;
+  if (failed_ || static_cast<int>(header.channel()) >= kChannels) return;
   const auto channel = static_cast<std::size_t>(header.channel());
   const std::shared_ptr<Exchange> exchange = active_[channel];
-  if (exchange != nullptr && header.sequence == exchange->operation().sequence) accept(from, header, *exchange);
+  if (exchange != nullptr && !exchange->stopped() && header.sequence == exchange->operation().sequence) accept(from, header, *exchange);
   else peer(from).early[channel] = header;
 }
 
 void Context::take_interrupt(Rank from, PacketReader& in) {
   Failure failure = read_failure(in);
-  peer(from).announced = in.value<MessageCounts>();
+  peer(from).begun = in.value<OperationCounts>();
   if (failed_) return;
   Cause why;
   {
@@ -85,8 +86,10 @@ void Context::take_interrupt(Rank from, PacketReader& in) {
   stop();
 }
 
+void Context::take_settle(Rank from, PacketReader& in) { peer(from).announced = in.value<MessageCounts>(); }
+
 void Context::take_leave(Rank from, PacketReader& in) {
-  peer(from).left = in.value<std::array<std::int64_t, kChannels>>();
+  peer(from).left = in.value<OperationCounts>();
   for (const auto& exchange : active_)
     if (exchange != nullptr && !failed_ && !stopping_ && !check_left(*exchange)) return;
 }
@@ -111,7 +114,7 @@ void Context::answer_ping(Rank from, std::int32_t number) {
   signal(from, out.take());
 }
 
-void Context::leave(const std::array<std::int64_t, kChannels>& counts) {
+void Context::leave(const OperationCounts& counts) {
   PacketWriter out(SignalKind::leave, group_.id, now_epoch_);
   out.value(counts);
   signal_all(out.take());
@@ -120,19 +123,47 @@ void Context::leave(const std::array<std::int64_t, kChannels>& counts) {
 void Context::stop() {
   if (stopping_ || failed_) return;
   stopping_ = true;
-  stopped_ = false;
+  settled_ = stopped_ = false;
   stopping_since_ = Clock::now();
-  for (const auto& exchange : active_)
-    if (exchange != nullptr) exchange->stop();
   const Cause why = cause();
   for (auto& waiting : waiting_turn_) {
     for (const auto& [sequence, operation] : waiting) operation->fail(why, Operation::Unless::ended);
     waiting.clear();
   }
+  OperationCounts begun = turn_;
+  for (std::size_t c = 0; c < kChannels; ++c)
+    if (active_[c] != nullptr) ++begun[c];
+  PacketWriter out(SignalKind::interrupt, group_.id, now_epoch_);
+  write(out, *why);
+  out.value(begun);
+  signal_all(out.take());
+}
+
+bool Context::all_have_begun(const Exchange& exchange) const {
+  const Operation& operation = exchange.operation();
+  for (std::size_t r = 0; r < peers_.size(); ++r) {
+    if (is_self(r) || exchange.has_come(Rank(static_cast<int>(r)))) continue;
+    if (!peers_[r].begun || (*peers_[r].begun)[static_cast<std::size_t>(operation.label.channel)] <= operation.sequence) return false;
+  }
+  return true;
+}
+
+// Knows what becomes of the active operations once all peers have said what they have begun; tells the peers when those that go on are
+// complete.
+void Context::settle() {
+  for (std::size_t r = 0; r < peers_.size(); ++r)
+    if (!is_self(r) && !peers_[r].gone && !peers_[r].begun) return;
+  bool all_over = true;
+  for (const auto& exchange : active_) {
+    if (exchange == nullptr) continue;
+    if (all_have_begun(*exchange)) all_over = false;
+    else exchange->stop();
+  }
+  if (!all_over) return;
+  settled_ = true;
   for (std::size_t r = 0; r < peers_.size(); ++r) {
     if (is_self(r) || peers_[r].gone) continue;
-    PacketWriter out(SignalKind::interrupt, group_.id, now_epoch_);
-    write(out, *why);
+    PacketWriter out(SignalKind::settle, group_.id, now_epoch_);
     out.value(peers_[r].sent);
     signal(Rank(static_cast<int>(r)), out.take());
   }
@@ -191,11 +222,12 @@ void Context::cannot_resume() {
 void Context::poll_epoch() {
   if (failed_) return;
   if (stopping_ && !stopped_) {
-    drain();
+    if (!settled_) settle();
+    if (settled_) drain();
     std::size_t outstanding = 0;
     for (const auto& exchange : active_)
       if (exchange != nullptr) outstanding += exchange->outstanding();
-    if (outstanding == 0 && drained()) {
+    if (settled_ && outstanding == 0 && drained()) {
       stopped_ = true;
       const Cause why = cause();
       for (auto& exchange : active_) {
@@ -230,12 +262,13 @@ void Context::poll_epoch() {
 
 void Context::begin_epoch() {
   ++now_epoch_;
-  stopping_ = stopped_ = resume_wanted_ = resume_sent_ = false;
+  stopping_ = settled_ = stopped_ = resume_wanted_ = resume_sent_ = false;
   inquest_.reset();
   turn_ = {};
   for (Peer& p : peers_) {
     p.early = {};
     p.sent = p.received = {};
+    p.begun.reset();
     p.announced.reset();
     p.draining = p.resumed = false;
   }

@@ -56,6 +56,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   bool complete() const { return complete_; }
   /// Posts nothing more; receives are cancelled.
   void stop();
+  bool stopped() const { return stopped_; }
   std::size_t outstanding() const { return outstanding_; }
   std::size_t outstanding_receives() const { return receives_; }
   /// Ranks that have not come, or whose data has not all moved.

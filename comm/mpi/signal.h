@@ -24,7 +24,8 @@ using MessageCounts = std::array<std::int64_t, kChannels * kStreams>;
 
 enum class SignalKind : std::uint8_t {
   header,     ///< the sender is in an operation: data for it may be sent
-  interrupt,  ///< a step was unwound; so many data messages the sender has sent to you, no more will come in this epoch
+  interrupt,  ///< a step was unwound; so many operations the sender has begun, and begins no more in this epoch
+  settle,     ///< so many data messages the sender has sent to you, and sends no more in this epoch
   resume,     ///< the sender is ready for the next epoch
   leave,      ///< the sender calls no more; so many operations there were
   abort,      ///< the communicator has failed, for this reason
@@ -33,6 +34,9 @@ enum class SignalKind : std::uint8_t {
   gone,       ///< the sender holds this communicator no more
   goodbye,    ///< the sender's process is done with all of its communicators
 };
+
+/// Operations, by channel.
+using OperationCounts = std::array<std::int64_t, kChannels>;
 
 /// What every signal begins with.
 struct SignalHead {

@@ -59,9 +59,9 @@ void ThreadCommunicator::start(std::shared_ptr<Operation> operation, Stream& str
     Cause why = hub->arrive(rank, operation, meeting);
     if (why == nullptr) {
       pause(1);
-      move_data(meeting->came, rank, options.chunk, [&] { return hub->failure() != nullptr; });
+      const Moved moved = move_data(meeting->came, rank, options.chunk, [&] { return hub->failure() != nullptr; });
       pause(2);
-      why = hub->depart(rank, operation, *meeting);
+      why = hub->depart(rank, operation, *meeting, moved);
     }
     if (why == nullptr) {
       counter->add(traffic_of(*operation, rank, hub->ranks()));

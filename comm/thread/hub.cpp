@@ -90,7 +90,8 @@ Cause Hub::arrive(Rank rank, const std::shared_ptr<Operation>& operation, std::s
       meeting->changed.wait_until(mutex_, deadline);
     }
   }
-  const Cause why = cause();
+  // An interrupt stops what some rank has not come to; what all have come to ends as it would have.
+  const Cause why = meeting->arrivals == members_.size() ? failure_ : cause();
   if (why == nullptr) ++meeting->moving;
   // Others may be in the middle of this meeting and reading this rank's memory, which goes with the operation.
   while (why != nullptr && meeting->moving > 0) meeting->changed.wait(mutex_);
@@ -100,14 +101,15 @@ Cause Hub::arrive(Rank rank, const std::shared_ptr<Operation>& operation, std::s
   return why;
 }
 
-Cause Hub::depart(Rank rank, const std::shared_ptr<Operation>& operation, Meeting& meeting) {
+Cause Hub::depart(Rank rank, const std::shared_ptr<Operation>& operation, Meeting& meeting, Moved moved) {
   Unended unended;
   core::MutexLock lock(mutex_);
   meeting.departed[static_cast<std::size_t>(rank.value)] = true;
+  if (moved == Moved::in_part) meeting.cut_short = true;
   --meeting.moving;
   ++meeting.departures;
   meeting.changed.notify_all();
-  while (cause() == nullptr && meeting.departures < members_.size()) {
+  while (failure_ == nullptr && meeting.departures < members_.size()) {
     std::vector<Rank> moving;
     for (std::size_t r = 0; r < members_.size(); ++r)
       if (!meeting.departed[r]) moving.emplace_back(static_cast<int>(r));
@@ -115,7 +117,7 @@ Cause Hub::depart(Rank rank, const std::shared_ptr<Operation>& operation, Meetin
     if (Clock::now() >= operation->deadline) unended = fail(lateness(rank, *operation, moving));
     else meeting.changed.wait_until(mutex_, operation->deadline);
   }
-  const Cause why = meeting.departures == members_.size() ? nullptr : cause();
+  const Cause why = meeting.departures == members_.size() && !meeting.cut_short ? nullptr : failure_;
   while (why != nullptr && meeting.moving > 0) meeting.changed.wait(mutex_);
   if (why == nullptr) {
     operation->waits_for({});
@@ -128,7 +130,7 @@ Cause Hub::depart(Rank rank, const std::shared_ptr<Operation>& operation, Meetin
 
 Cause Hub::failure() const {
   const core::MutexLock lock(mutex_);
-  return cause();
+  return failure_;
 }
 
 void Hub::interrupt(Rank rank, const std::string& why) {

@@ -18,6 +18,7 @@
 #include "comm/failure.h"
 #include "comm/operation.h"
 #include "comm/recorder.h"
+#include "comm/thread/move.h"
 #include "core/mutex.h"
 
 namespace tessera::comm {
@@ -33,6 +34,7 @@ struct Meeting {
   std::size_t arrivals = 0;
   std::size_t departures = 0;
   std::size_t moving = 0;  ///< ranks that touch the others' memory now
+  bool cut_short = false;  ///< a rank has not moved all of its part
   core::CondVar changed;
 };
 
@@ -52,8 +54,8 @@ class Hub {
   /// Blocks until all ranks have come; then this rank may touch their memory until depart().
   Cause arrive(Rank rank, const std::shared_ptr<Operation>& operation, std::shared_ptr<Meeting>& meeting);
   /// Blocks until all ranks are done with each other's memory. After a failure too: then those that still move data are waited for.
-  Cause depart(Rank rank, const std::shared_ptr<Operation>& operation, Meeting& meeting);
-  /// What has happened while data was being moved.
+  Cause depart(Rank rank, const std::shared_ptr<Operation>& operation, Meeting& meeting, Moved moved);
+  /// Why the rest of the data need not be moved.
   Cause failure() const;
 
   void interrupt(Rank rank, const std::string& cause);

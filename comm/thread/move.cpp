@@ -13,12 +13,13 @@ namespace {
 const std::byte* source_of(const Operation& operation) { return static_cast<const std::byte*>(operation.source.data); }
 std::byte* destination_of(const Operation& operation) { return static_cast<std::byte*>(operation.destination.data); }
 
-void copy_in_chunks(std::byte* to, const std::byte* from, Bytes bytes, Bytes chunk, const std::function<bool()>& stop) {
-  if (to == from) return;
+Moved copy_in_chunks(std::byte* to, const std::byte* from, Bytes bytes, Bytes chunk, const std::function<bool()>& stop) {
+  if (to == from) return Moved::wholly;
   for (std::int64_t at = 0; at < bytes.value; at += chunk.value) {
-    if (stop()) return;
+    if (stop()) return Moved::in_part;
     std::memcpy(to + at, from + at, static_cast<std::size_t>(std::min(chunk.value, bytes.value - at)));
   }
+  return Moved::wholly;
 }
 
 class Mover {
@@ -26,25 +27,28 @@ class Mover {
   Mover(const std::vector<std::shared_ptr<Operation>>& operations, Rank rank, Bytes chunk, const std::function<bool()>& stop)
       : operations_(operations), rank_(rank.value), self_(*operations[static_cast<std::size_t>(rank.value)]), chunk_(chunk), stop_(stop) {}
 
-  void all_gather() const {
+  Moved all_gather() const {
     const Bytes part = to_bytes(self_.count, self_.dtype);
-    for (std::size_t r = 0; r < operations_.size(); ++r)
-      copy_in_chunks(destination_of(self_) + static_cast<std::int64_t>(r) * part.value, source_of(*operations_[r]), part, chunk_, stop_);
+    for (std::size_t r = 0; r < operations_.size(); ++r) {
+      std::byte* to = destination_of(self_) + static_cast<std::int64_t>(r) * part.value;
+      if (copy_in_chunks(to, source_of(*operations_[r]), part, chunk_, stop_) == Moved::in_part) return Moved::in_part;
+    }
+    return Moved::wholly;
   }
 
-  void reduce_scatter() const {
+  Moved reduce_scatter() const {
     const std::int64_t size = size_of(self_.dtype), into = size_of(self_.shard_dtype);
     const std::int64_t first = rank_ * self_.count.value;
-    in_steps(self_.count.value, [&](std::int64_t at, Elements n) {
+    return in_steps(self_.count.value, [&](std::int64_t at, Elements n) {
       fold_sum(contributions((first + at) * size), self_.dtype, destination_of(self_) + at * into, self_.shard_dtype, n, self_.fold);
     });
   }
 
   // Each rank folds a part into its own memory and copies it to the others: no scratch is needed, since nobody else reads that part.
-  void all_reduce() const {
+  Moved all_reduce() const {
     const std::int64_t size = size_of(self_.dtype);
     const Part part = part_of(self_.count, rank_, static_cast<int>(operations_.size()));
-    in_steps(part.size(), [&](std::int64_t at, Elements n) {
+    return in_steps(part.size(), [&](std::int64_t at, Elements n) {
       const std::int64_t offset = (part.begin + at) * size;
       std::byte* result = destination_of(self_) + offset;
       if (self_.reduce == ReduceOp::sum) fold_sum(contributions(offset), self_.dtype, result, self_.dtype, n, Fold::start);
@@ -54,9 +58,9 @@ class Mover {
     });
   }
 
-  void broadcast() const {
+  Moved broadcast() const {
     const Operation& root = *operations_[static_cast<std::size_t>(self_.root.value)];
-    copy_in_chunks(destination_of(self_), source_of(root), to_bytes(self_.count, self_.dtype), chunk_, stop_);
+    return copy_in_chunks(destination_of(self_), source_of(root), to_bytes(self_.count, self_.dtype), chunk_, stop_);
   }
 
  private:
@@ -68,12 +72,13 @@ class Mover {
   }
 
   template <class Step>
-  void in_steps(std::int64_t elements, const Step& step) const {
+  Moved in_steps(std::int64_t elements, const Step& step) const {
     const std::int64_t each = std::max<std::int64_t>(1, chunk_.value / size_of(self_.dtype));
     for (std::int64_t at = 0; at < elements; at += each) {
-      if (stop_()) return;
+      if (stop_()) return Moved::in_part;
       step(at, Elements(std::min(each, elements - at)));
     }
+    return Moved::wholly;
   }
 
   const std::vector<std::shared_ptr<Operation>>& operations_;
@@ -85,15 +90,16 @@ class Mover {
 
 }  // namespace
 
-void move_data(const std::vector<std::shared_ptr<Operation>>& operations, Rank rank, Bytes chunk, const std::function<bool()>& stop) {
+Moved move_data(const std::vector<std::shared_ptr<Operation>>& operations, Rank rank, Bytes chunk, const std::function<bool()>& stop) {
   const Mover mover(operations, rank, chunk, stop);
   switch (operations[static_cast<std::size_t>(rank.value)]->verb) {
-    case Verb::all_gather: mover.all_gather(); return;
-    case Verb::reduce_scatter: mover.reduce_scatter(); return;
-    case Verb::all_reduce: mover.all_reduce(); return;
-    case Verb::broadcast: mover.broadcast(); return;
-    case Verb::barrier: return;
+    case Verb::all_gather: return mover.all_gather();
+    case Verb::reduce_scatter: return mover.reduce_scatter();
+    case Verb::all_reduce: return mover.all_reduce();
+    case Verb::broadcast: return mover.broadcast();
+    case Verb::barrier: break;
   }
+  return Moved::wholly;
 }
 
 Traffic traffic_of(const Operation& operation, Rank rank, int ranks) {

@@ -157,8 +157,9 @@ class TESSERA_API Communicator {
   void name_units(std::vector<std::string> names);
   std::string unit_name(UnitId unit) const;  ///< "unit #7" where no name is known, empty for kNoUnit
 
-  /// Local, does not block. Every pending and later operation of this communicator throws StepInterrupted on every rank, naming
-  /// this rank (or whoever was first) and the cause, until all ranks have called resume().
+  /// Local, does not block. What all ranks have begun is completed; every other pending and every later operation of this communicator
+  /// throws StepInterrupted on every rank, naming this rank (or whoever was first) and the cause, until all ranks have called resume().
+  /// An operation thus ends alike on all ranks.
   virtual void interrupt(const std::string& cause) = 0;
   /// True between an interrupt seen here (own or a peer's) and resume(). Does not block.
   virtual bool interrupted() const = 0;

@@ -1,4 +1,6 @@
 // An interrupted step: every rank is told, nothing of it arrives later, and the next one starts from number 0.
+#include <thread>
+
 #include "tests/ranks/communicator_values.h"
 #include "tests/ranks/rank_test.h"
 
@@ -103,6 +105,63 @@ RANK_TEST_WITH("interrupt: with operations in flight on all channels, again and 
 }
 
 RANK_TEST_WITH("interrupt: the same with random delays and small chunks", {kDelayed})(World& world) { interrupt_in_the_middle(world); }
+
+RANK_TEST_WITH("interrupt: an operation ends alike on all ranks, well where all had begun it, and its data is right then", {kDelayed})
+(World& world) {
+  const auto c = own(world);
+  Stream beside("beside");
+  for (int round = 0; round < 30; ++round) {
+    constexpr int kOperations = 12;
+    constexpr std::int64_t n = 1500;
+    std::vector<std::int64_t> well(2 * kOperations);
+    {
+      Stream gather("gather"), reduce("reduce");
+      std::vector<Pending> pending;
+      std::vector<Region> full, sum;
+      const auto w = static_cast<std::size_t>(world.size());
+      const int who = round % world.size();
+      // One rank, or two at once, throw when some operations are over, others under way, and others not begun.
+      const bool interrupts = world.rank().value == who || (round % 3 == 0 && world.rank().value == (who + 1) % world.size());
+      for (int i = 0; i < kOperations; ++i) {
+        const Region shard = owned(n), contribution = owned(n * w);
+        for (std::int64_t k = 0; k < n; ++k) static_cast<float*>(shard.data)[k] = value<float>(c->rank().value, k, 1);
+        for (std::int64_t k = 0; k < n * c->size(); ++k) static_cast<float*>(contribution.data)[k] = value<float>(c->rank().value, k, 2);
+        full.push_back(owned(n * w));
+        sum.push_back(owned(n));
+        pending.push_back(c->all_gather({shard.data, shard.owner}, full.back(), Elements(n), DType::f32, label(Channel::gather), gather));
+        pending.push_back(c->reduce_scatter({contribution.data, contribution.owner}, sum.back(), Elements(n), DType::f32, Fold::start,
+                                            label(Channel::reduce), reduce));
+        if (interrupts && i == round % kOperations) {
+          while (round % 2 == 0 && !pending.back().done() && !c->interrupted()) std::this_thread::yield();
+          c->interrupt("from rank " + std::to_string(world.rank().value));
+        }
+      }
+      for (std::size_t i = 0; i < pending.size(); ++i) {
+        try {
+          pending[i].wait_host();
+          well[i] = 1;
+        } catch (const StepInterrupted&) {}
+      }
+      bool right = true;
+      for (std::size_t i = 0; i < pending.size(); ++i) {
+        if (well[i] == 0) continue;
+        const auto* data = static_cast<const float*>((i % 2 == 0 ? full : sum)[i / 2].data);
+        for (std::int64_t k = 0; i % 2 == 0 && k < n * c->size(); ++k)
+          right = right && data[k] == value<float>(static_cast<int>(k / n), k % n, 1);
+        for (std::int64_t k = 0; i % 2 == 1 && k < n; ++k)
+          right = right && data[k] == sum_of<float>(c->size(), c->rank().value * n + k, 0.0f, 2);
+      }
+      CHECK(right);
+    }
+    std::vector<std::int64_t> most = well, least = well;
+    world.communicator().all_reduce({most.data()}, Elements(2 * kOperations), DType::i64, ReduceOp::max, {}, beside).wait_host();
+    world.communicator().all_reduce({least.data()}, Elements(2 * kOperations), DType::i64, ReduceOp::min, {}, beside).wait_host();
+    CAPTURE(round);
+    CHECK(most == well);
+    CHECK(least == well);
+    c->resume();
+  }
+}
 
 RANK_TEST_WITH("interrupt: several ranks at once are one interruption", {kPatient})(World& world) {
   const auto c = own(world);

@@ -115,6 +115,22 @@ RANK_TEST("an exception that crosses a gradient lease spoils the leaf even if it
   CHECK(engine.step({}).applied);
 }
 
+RANK_TEST_WITH("an exception right after the engine's construction does not reach a rank that is still in it",
+               {.random_delay = std::chrono::microseconds(3'000)})
+(World& world) {
+  const Toy toy = toy_model();
+  for (int round = 0; round < 8; ++round) {
+    Engine engine(world, toy.spec);  // whoever is slower must come through
+    try {
+      const MicroBatch leaf = engine.micro_batch();
+      if (world.rank() == Rank(round % world.size())) throw std::runtime_error("right away");
+      run_toy_leaf(engine, toy.forward, 1);
+      engine.sum(1.0);
+    } catch (const std::runtime_error&) {}
+    CHECK_THROWS_AS((void)engine.micro_batch(), StepInterrupted);
+  }
+}
+
 RANK_TEST(
     "an exception right after a step leaves that step applied on every rank: after restart_step the bits are those of the undisturbed run")
 (World& world) {
