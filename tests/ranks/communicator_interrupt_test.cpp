@@ -41,12 +41,6 @@ void work(Communicator& c, std::uint64_t salt) {
   CHECK(right);
 }
 
-/// All ranks' operations on `c` are over: an interrupt of one rank no longer meets another's last step.
-void all_over(Communicator& beside) {
-  Stream stream("beside");
-  beside.barrier({}, stream).wait_host();
-}
-
 /// Memory that an interrupted operation may use until it is over: owned by it.
 Region owned(std::size_t floats) {
   auto memory = std::make_shared<std::vector<float>>(floats);
@@ -57,7 +51,7 @@ void interrupt_in_the_middle(World& world) {
   const auto c = own(world);
   for (int round = 0; round < 20; ++round) {
     work(*c, static_cast<std::uint64_t>(round));
-    all_over(world.communicator());
+    meet(world);
     const int who = round % world.size();
     {
       Stream gather("gather"), reduce("reduce"), control("control");
@@ -170,7 +164,7 @@ RANK_TEST_WITH("interrupt: several ranks at once are one interruption", {kPatien
     CHECK(c->interrupted());
     c->resume();
     work(*c, static_cast<std::uint64_t>(round));
-    all_over(world.communicator());
+    meet(world);
   }
 }
 
@@ -189,7 +183,7 @@ RANK_TEST_WITH("interrupt: what was pending and never waited for is over before 
     std::fill_n(data, 50'000 * world.size(), 7.0f);
     work(*c, static_cast<std::uint64_t>(round));
     CHECK(std::all_of(data, data + 50'000 * world.size(), [](float x) { return x == 7.0f; }));
-    all_over(world.communicator());
+    meet(world);
   }
 }
 

@@ -248,7 +248,7 @@ RANK_TEST(
     const auto deadline = milliseconds(1000);
     Engine engine(world, toy.spec, {.deadline = deadline});
     engine.initialize(fill_toy);
-    CHECK(engine.sum(1.0) == world.size());  // all are here
+    meet(world);
     const auto begin = std::chrono::steady_clock::now();
     if (world.rank() == last(world)) {
       // Comes to grief in the middle: with one unit gathered, or with one reduced.
@@ -290,6 +290,7 @@ RANK_TEST("B28: destroying the engine in the middle of a step ends the others wi
   const auto begin = std::chrono::steady_clock::now();
   {
     Engine engine(world, toy.spec, {.deadline = std::chrono::seconds(20)});
+    meet(world);
     if (world.rank() != last(world)) {
       const auto run = [&] {
         {
@@ -314,6 +315,7 @@ RANK_TEST("a rank that leaves instead of restarting ends the others' restart_ste
   if (world.size() == 1) return;
   const Toy toy = toy_model();
   auto engine = std::make_unique<Engine>(world, toy.spec, Options{.deadline = std::chrono::seconds(20)});
+  meet(world);
   try {
     const MicroBatch leaf = engine->micro_batch();
     { const ParameterLease w = engine->gather(toy.forward[1]); }
@@ -330,6 +332,7 @@ RANK_TEST("B27: ranks that lease other units, or make one extra call, all get an
   const bool odd_one = world.rank() == last(world);
   for (const int difference : {0, 1}) {
     Engine engine(world, toy.spec, {.deadline = milliseconds(2000)});
+    meet(world);
     std::string message;
     try {
       {

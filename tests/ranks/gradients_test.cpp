@@ -131,6 +131,7 @@ RANK_TEST("B19: some ranks give a unit a gradient and others do not: an error th
   for (const Stage stage : kStages) {
     const auto begin = std::chrono::steady_clock::now();
     Engine engine(world, two_units(), {.stage = stage, .deadline = kPatience});
+    meet(world);
     std::string message;
     try {
       {
@@ -171,6 +172,7 @@ RANK_TEST("B19: the unit that only some ranks gave is named also where it was th
 RANK_TEST("B19: the same tensor set is asked of all ranks: one that gives another tensor of the unit is named")(World& world) {
   if (world.size() == 1) return;
   Engine engine(world, two_units(), {.deadline = kPatience});
+  meet(world);
   std::string message;
   try {
     {

@@ -30,6 +30,13 @@ int ranks();                                ///< of the worlds of this run
 std::string_view transport();               ///< "thread" or "mpi"
 const TransportOptions& default_options();  ///< of RANK_TEST: a deadline fit for tests, and --chunk, --delay-us, --deadline-ms
 
+/// Every rank has come here. Over the world's own communicator: before a test breaks another one, so that this does not reach a rank that
+/// is still making it.
+inline void meet(World& world) {
+  Stream stream("meet");
+  world.communicator().barrier({}, stream).wait_host();
+}
+
 /// While it lives, the watchdog prints dump() too; for the communicator of an engine, which the world does not know.
 class Watched {
  public:
