@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# `./run cluster`: nodes with names and addresses of their own, the command's exit code, and nothing left behind, a kill included.
+# Usage: cluster_test.sh CLUSTER.SH. 77: no iproute2 here, or no right to make network namespaces.
+set -uo pipefail
+cluster=$1
+command -v ip >/dev/null && unshare --net --uts --mount true 2>/dev/null || { echo "skipped: no iproute2, or no right to make network namespaces"; exit 77; }
+
+failures=0
+expect() {  # expect WHAT WANTED FOUND
+  [[ $2 == "$3" ]] && return
+  echo "$1: wanted '$2', found '$3'"
+  failures=$((failures + 1))
+}
+holders() { pgrep -fc '^tail -f .*tessera-cluster'; }
+
+out=$("$cluster" --ranks-per-node 2 2 -- sh -c 'echo "$(hostname) $(ip -4 -o address show eth0 | tr -s " " | cut -d" " -f4)"' | sort | uniq -c | tr -s ' ')
+expect "two ranks on each of two nodes" " 2 node0 10.77.0.1/24
+ 2 node1 10.77.0.2/24" "$out"
+"$cluster" 1 -- sh -c 'exit 7' >/dev/null 2>&1
+expect "the command's exit code" 7 $?
+"$cluster" 2 >/dev/null 2>&1
+expect "exit code of a usage error" 2 $?
+expect "namespaces left after the end" 0 "$(holders)"
+
+"$cluster" 2 -- sleep 60 >/dev/null 2>&1 &
+killed=$!
+for _ in $(seq 100); do
+  [[ $(holders) == 3 ]] && break
+  sleep 0.05
+done
+expect "namespaces while it runs" 3 "$(holders)"
+kill -KILL "$killed"
+for _ in $(seq 100); do
+  [[ $(holders) == 0 ]] && break
+  sleep 0.05
+done
+expect "namespaces left after a kill" 0 "$(holders)"
+exit $((failures > 0))
