@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "bench/matrix_product.h"
+#include "bench/measure.h"
 #include "tessera/models/gpt.h"
 #include "tessera/version.h"
 
@@ -37,12 +38,6 @@ struct Settings {
   int steps = 8;
   std::string json;
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
-}
 
 /// Where runs keep their files; gone at the end.
 class Folder {
@@ -84,7 +79,7 @@ double tokens_per_second(const ordered_json& report) {
   std::vector<double> rates;
   for (std::size_t i = kWarmUp; i < report.at("steps").size(); ++i)
     rates.push_back(report.at("steps")[i].at("tokens_per_second").get<double>());
-  return median(rates);
+  return bench::median(rates);
 }
 
 double forward_backward_flops_per_second(const Folder& folder, int steps) {
@@ -93,47 +88,31 @@ double forward_backward_flops_per_second(const Folder& folder, int steps) {
   return tokens * tessera::gpt_training_flops_per_token(kModel) / report.at("ranks")[0].at("seconds").at("compute").get<double>();
 }
 
-ordered_json ratio(const std::string& name, const std::string& unit, double target, const std::string& above,
-                   const std::vector<double>& numerators, const std::string& below, const std::vector<double>& denominators) {
-  std::vector<double> ratios;
-  for (std::size_t i = 0; i < numerators.size(); ++i) ratios.push_back(numerators[i] / denominators[i]);
-  const double result = median(ratios);
-  fmt::print("{:<44} {:>7.3f} {:>7.2f}   {:<14} {:>11.4g}  {:<14} {:>11.4g}  {}\n", name, result, target, above, median(numerators), below,
-             median(denominators), unit);
-  return {{"name", name},       {"ratio", result},          {"target", target},     {"unit", unit},
-          {"numerator", above}, {"numerators", numerators}, {"denominator", below}, {"denominators", denominators}};
-}
-
 void measure(const Settings& settings) {
   ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   const Folder folder;
-  ordered_json ratios = ordered_json::array();
-  fmt::print("{:<44} {:>7} {:>7}   {}\n", "ratio of medians over alternating pairs", "ratio", "target", "terms");
+  bench::Table table("step");
 #ifdef TESSERA_WITH_MPI
-  std::vector<double> sharded;
-  std::vector<double> independent;
+  bench::Term sharded{"2 ranks, mpi", {}};
+  bench::Term independent{"2 x 1 rank", {}};
   for (int pair = 0; pair < settings.pairs; ++pair) {
-    sharded.push_back(tokens_per_second(train(folder, "sharded", 2, kWarmUp + settings.steps)));
+    sharded.figures.push_back(tokens_per_second(train(folder, "sharded", 2, kWarmUp + settings.steps)));
     const auto alone = [&](const char* name) { return tokens_per_second(train(folder, name, 1, kWarmUp + settings.steps)); };
     auto first = std::async(std::launch::async, alone, "first");
     auto second = std::async(std::launch::async, alone, "second");
-    independent.push_back(first.get() + second.get());
+    independent.figures.push_back(first.get() + second.get());
   }
-  ratios.push_back(ratio("step, stage 3 on 2 ranks", "tokens/s", 0.85, "2 ranks, mpi", sharded, "2 x 1 rank", independent));
+  table.add("step, stage 3 on 2 ranks", "tokens/s", 0.85, sharded, independent);
 #endif
-  std::vector<double> model;
-  std::vector<double> product;
+  bench::Term model{"GPT", {}};
+  bench::Term product{"512x512x2048", {}};
   for (int pair = 0; pair < settings.pairs; ++pair) {
-    product.push_back(bench::product_flops_per_second());
-    model.push_back(forward_backward_flops_per_second(folder, std::max(1, settings.steps / 2)));
+    product.figures.push_back(bench::product_flops_per_second());
+    model.figures.push_back(forward_backward_flops_per_second(folder, std::max(1, settings.steps / 2)));
   }
-  ratios.push_back(ratio("GPT forward + backward", "FLOP/s", 0.55, "GPT", model, "512x512x2048", product));
-  if (settings.json.empty()) return;
-  const ordered_json all = {{"version", std::string(tessera::kVersion)}, {"bench", "step"}, {"pairs", settings.pairs}, {"ratios", ratios}};
-  std::ofstream file(settings.json);
-  file << all.dump(1) << "\n";
-  if (!file.flush()) throw std::runtime_error("cannot write " + settings.json);
+  table.add("GPT forward + backward", "FLOP/s", 0.55, model, product);
+  table.write(settings.json);
 }
 
 }  // namespace

@@ -3,12 +3,14 @@
 set(THREADS_PREFER_PTHREAD_FLAG OFF)
 find_package(Threads REQUIRED)
 
-# Header-only, used inside the library: messages, files, checksums.
+# Header-only, used inside the library: messages, files, checksums, a loop for each instruction set.
 find_package(fmt QUIET)
 find_package(nlohmann_json QUIET)
 find_path(TESSERA_XXHASH_INCLUDE_DIR xxhash.h DOC "Folder of xxhash.h")
-mark_as_advanced(TESSERA_XXHASH_INCLUDE_DIR)
-foreach(_need "fmt_FOUND libfmt-dev" "nlohmann_json_FOUND nlohmann-json3-dev" "TESSERA_XXHASH_INCLUDE_DIR libxxhash-dev")
+find_path(TESSERA_HIGHWAY_INCLUDE_DIR hwy/foreach_target.h DOC "Folder of hwy/foreach_target.h")
+mark_as_advanced(TESSERA_XXHASH_INCLUDE_DIR TESSERA_HIGHWAY_INCLUDE_DIR)
+foreach(_need "fmt_FOUND libfmt-dev" "nlohmann_json_FOUND nlohmann-json3-dev" "TESSERA_XXHASH_INCLUDE_DIR libxxhash-dev"
+        "TESSERA_HIGHWAY_INCLUDE_DIR libhwy-dev")
   separate_arguments(_need)
   list(GET _need 0 _found)
   list(GET _need 1 _package)

@@ -33,7 +33,7 @@ endif()
 add_library(tessera_third_party INTERFACE)
 target_link_libraries(tessera_third_party INTERFACE nlohmann_json::nlohmann_json)
 target_include_directories(tessera_third_party SYSTEM INTERFACE
-  "${TESSERA_XXHASH_INCLUDE_DIR}" $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
+  "${TESSERA_XXHASH_INCLUDE_DIR}" "${TESSERA_HIGHWAY_INCLUDE_DIR}" $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
 
 # Programs link fmt as a library, like anybody: header-only costs seconds in each file. There is none for the target of a cross build.
 add_library(tessera_fmt INTERFACE)

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <string>
 #include <type_traits>
@@ -11,8 +10,14 @@
 #include "core/planted_fault.h"
 #include "tessera/error.h"
 
-namespace tessera::comm {
+// The loops are compiled for each instruction set. Each element's sum is its own, so that the bits are the same.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "comm/fold.cpp"
+#include "core/each_isa.h"
 
+HWY_BEFORE_NAMESPACE();
+namespace tessera::comm {
+namespace HWY_NAMESPACE {
 namespace {
 
 // Sums of so many elements stay in the first-level cache while the contributions stream past, four at a time.
@@ -24,17 +29,6 @@ using Sum = typename core::SumType<T>::type;
 template <class T>
 inline Sum<T> widen(T x) {
   return static_cast<Sum<T>>(x);
-}
-
-// The same value as f16's own conversion, without branches, so that it vectorises: the exponent is moved by a multiplication, which
-// takes subnormals along.
-template <>
-inline float widen<f16>(f16 x) {
-  const std::uint32_t magnitude = static_cast<std::uint32_t>(x.bits & 0x7fffu) << 13;
-  const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;
-  const std::uint32_t finite = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
-  const std::uint32_t special = magnitude | 0x7f800000u;
-  return std::bit_cast<float>(sign | (magnitude >= 0x0f800000u ? special : finite));
 }
 
 template <class A>
@@ -101,7 +95,7 @@ void extreme_all(std::span<const void* const> contributions, T* destination, std
 
 }  // namespace
 
-void fold_sum(std::span<const void* const> contributions, DType from, void* destination, DType to, Elements elements, Fold fold) {
+void sum_ranks(std::span<const void* const> contributions, DType from, void* destination, DType to, Elements elements, Fold fold) {
   core::with_type(from, [&](auto tag) {
     using From = typename decltype(tag)::type;
     if (from == to) {
@@ -118,7 +112,7 @@ void fold_sum(std::span<const void* const> contributions, DType from, void* dest
   });
 }
 
-void fold_extreme(std::span<const void* const> contributions, DType dtype, void* destination, Elements elements, ReduceOp op) {
+void extreme_of_ranks(std::span<const void* const> contributions, DType dtype, void* destination, Elements elements, ReduceOp op) {
   core::with_type(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     auto* to = static_cast<T*>(destination);
@@ -127,4 +121,20 @@ void fold_extreme(std::span<const void* const> contributions, DType dtype, void*
   });
 }
 
+}  // namespace HWY_NAMESPACE
 }  // namespace tessera::comm
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::comm {
+
+void fold_sum(std::span<const void* const> contributions, DType from, void* destination, DType to, Elements elements, Fold fold) {
+  TESSERA_FOR_ISA(sum_ranks)(contributions, from, destination, to, elements, fold);
+}
+
+void fold_extreme(std::span<const void* const> contributions, DType dtype, void* destination, Elements elements, ReduceOp op) {
+  TESSERA_FOR_ISA(extreme_of_ranks)(contributions, dtype, destination, elements, op);
+}
+
+}  // namespace tessera::comm
+#endif

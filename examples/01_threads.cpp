@@ -1,5 +1,6 @@
-// Trains a small network on four ranks that share its parameters, gradients and Adam moments between them: each holds a quarter.
-// 01_threads.cpp runs the ranks as threads of one program, 02_mpi.cpp as processes under mpirun; three lines differ.
+// Trains a small network on four ranks that share its parameters, gradients and Adam moments between them: each holds a quarter of the
+// large layer; layers too small to shard stay whole. 01_threads.cpp runs the ranks as threads of one program, 02_mpi.cpp as processes under
+// mpirun; three lines differ.
 //
 // The network learns f(x, y) = sin(3x) y from random points of the square [-1, 1]².
 #include <cmath>
@@ -13,7 +14,7 @@
 
 using Numbers = std::vector<float>;   // one row per point, row after row
 using View = std::span<const float>;  // parameters of a layer, as a lease shows them
-constexpr int kPoints = 64;           // per step, all ranks together
+constexpr int kPoints = 64;           // per step, all ranks together; a multiple of the ranks
 constexpr int kSteps = 400;
 
 // result = x · weight + bias, through tanh unless this is the last layer.

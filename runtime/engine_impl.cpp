@@ -18,7 +18,8 @@ using runtime::Clock;
 
 template <class Body>
 auto EngineImpl::remember(Body body) -> decltype(body()) {
-  own_error_.clear();  // an earlier one was handled by the caller
+  // An earlier one was handled by the caller, unless it is what unwinds the leases now.
+  if (std::uncaught_exceptions() == 0) own_error_.clear();
   try {
     return body();
   } catch (const std::exception& e) {
@@ -37,6 +38,7 @@ EngineImpl::EngineImpl(const World& world, ModelSpec spec, Options options) : sp
         {.ranks = parent.size(), .full_flat_addressable = parent.full_flat_addressable(), .scratch = parent.scratch_bytes(parent.size())});
     groups_ = runtime::resolve_groups(spec_, options_);
   } catch (const std::exception& e) { error = e.what(); }  // UsageError, or whatever Options::groups throws
+  // A deadline that cannot be is reported at that arrival too, which must still run.
   communicator_ = parent.split(0, parent.rank().value, ledger_, options_.deadline.count() > 0 ? options_.deadline : parent.deadline());
   std::vector<std::string> names;
   for (const UnitSpec& u : spec_.units()) names.push_back(u.name);
@@ -83,10 +85,17 @@ ArrivalRecord EngineImpl::record(ArrivalKind kind, const std::string& error) con
 // here and not there.
 void EngineImpl::part_together() {
   Pending all = communicator_->barrier(context_->label(Channel::control, kNoUnit), context_->stream(Channel::control));
+  context_->wait(all, "wait step", kNoUnit);
+}
+
+// The arrival cuts an error's text; the rank whose error it is knows the whole.
+void EngineImpl::arrive_after_fill(ArrivalKind kind, const std::string& what, const std::string& error) {
+  const std::string whole = error.empty() ? error : fmt::format("{}: the fill threw: {}", what, error);
   try {
-    context_->wait(all, "wait step", kNoUnit);
-  } catch (const StepInterrupted&) {
-    // Somebody has left, so all have come: the change is made everywhere. The next call says what happened.
+    runtime::arrive(*context_, record(kind, whole));
+  } catch (const UsageError&) {
+    if (!whole.empty()) throw UsageError(whole);
+    throw;
   }
 }
 
@@ -153,7 +162,7 @@ void EngineImpl::initialize(const Fill& fill) {
       const std::string of_segment = fill_segment(UnitId(static_cast<int>(u)), i, -1, fill);
       if (error.empty()) error = of_segment;
     }
-  runtime::arrive(*context_, record(ArrivalKind::initialize, error.empty() ? error : "initialize: the fill threw: " + error));
+  arrive_after_fill(ArrivalKind::initialize, "initialize", error);
   part_together();
 }
 
@@ -173,8 +182,7 @@ void EngineImpl::set(UnitId unit, std::string_view tensor, const Fill& fill) {
   const int segment = storage_->layout(unit).place(index).segment;
   for (std::size_t i = 0; i < storage_->unit(unit).segments.size(); ++i)
     if (storage_->unit(unit).segments[i].segment == segment) error = fill_segment(unit, i, index, fill);
-  runtime::arrive(*context_,
-                  record(ArrivalKind::set, error.empty() ? error : fmt::format("set of '{}': the fill threw: {}", tensor, error)));
+  arrive_after_fill(ArrivalKind::set, fmt::format("set of '{}'", tensor), error);
   part_together();
 }
 
@@ -392,19 +400,25 @@ StepResult EngineImpl::finish_step(const StepOptions& options) {
     result.reason = fmt::format("{} elements of the scaled gradient are NaN or infinite ({})", verdict.non_finite, verdict.where);
   result.applied = verdict.non_finite == 0 || options_.non_finite == NonFinite::apply;
   if (options.clip_norm > 0.0 && verdict.non_finite == 0) result.clip_factor = std::min(1.0, options.clip_norm / (verdict.norm + 1e-6));
-  if (result.applied) {
-    update_->apply(options, result.clip_factor);
-    ++applied_;
+  try {
+    if (result.applied) {
+      update_->apply(options, result.clip_factor);
+      ++applied_;
+    }
+    const auto spent = Clock::now() - begin -
+                       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(context_->exposed_seconds() - waited));
+    optimizer_time_ += spent;
+    context_->span("optimizer", kNoUnit, begin, Clock::now());
+    if (result.applied) update_->gather_parameters();
+    result.step = applied_;
+    drop_step();
+    ++context_->step;
+    part_together();
+  } catch (const std::exception& e) {
+    // Weights have changed here, perhaps not elsewhere: there is no step to go back to.
+    communicator_->abort(fmt::format("a step was cut short in its update: {}", e.what()));
+    throw;
   }
-  const auto spent = Clock::now() - begin -
-                     std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(context_->exposed_seconds() - waited));
-  optimizer_time_ += spent;
-  context_->span("optimizer", kNoUnit, begin, Clock::now());
-  if (result.applied) update_->gather_parameters();
-  result.step = applied_;
-  drop_step();
-  ++context_->step;
-  part_together();
   if (!result.applied && options_.non_finite == NonFinite::raise) throw RuntimeFailure(result.reason);
   return result;
 }

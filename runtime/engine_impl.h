@@ -73,6 +73,7 @@ class EngineImpl {
   void check_unit(UnitId unit) const;
   runtime::ArrivalRecord record(runtime::ArrivalKind kind, const std::string& error) const;
   void part_together();
+  void arrive_after_fill(runtime::ArrivalKind kind, const std::string& what, const std::string& error);
   std::string open_ends() const;  // live leases and open scopes, in words; empty if there are none
   void interrupt(const std::string& cause) noexcept;
   std::string fill_segment(UnitId unit, std::size_t segment, int only_tensor, const Fill& fill);

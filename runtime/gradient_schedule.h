@@ -34,7 +34,7 @@ class GradientSchedule {
   /// The lease was crossed by an exception: nothing is submitted.
   void drop(UnitId unit, const GradientTarget& target);
 
-  /// The leaf ends: reduces what is left, in unit order. `last` is planted with a fault in tests.
+  /// The leaf ends: reduces what is left, in unit order.
   void finish_leaf();
   /// Waits for all reductions and adds the further shards of each unit.
   void finish_sum();

@@ -58,7 +58,16 @@ struct ShardedOptimizer::Impl {
 
   static ModelSpec describe(const World& world, const std::vector<OwnTensor>& tensors, Elements unit_elements,
                             std::vector<std::size_t>& first_of_unit) {
-    agree(world, refusal(tensors));
+    ModelSpec spec;
+    std::string complaint = refusal(tensors);
+    try {
+      if (complaint.empty()) spec = grouped(tensors, unit_elements, first_of_unit);
+    } catch (const std::exception& e) { complaint = e.what(); }  // names and shapes that a spec cannot have
+    agree(world, complaint);
+    return spec;
+  }
+
+  static ModelSpec grouped(const std::vector<OwnTensor>& tensors, Elements unit_elements, std::vector<std::size_t>& first_of_unit) {
     ModelSpec spec;
     Elements in_unit{};
     UnitBuilder* unit = nullptr;
@@ -105,7 +114,7 @@ struct ShardedOptimizer::Impl {
         }
       }
     }
-    const StepResult result = engine.step(options);
+    const StepResult result = engine_step(options);
     if (!result.applied) return result;
     const Evaluation reading = engine.evaluation();
     for (std::size_t u = 0; u + 1 < first_of_unit.size(); ++u) {
@@ -116,6 +125,16 @@ struct ShardedOptimizer::Impl {
       }
     }
     return result;
+  }
+
+  // What all ranks refuse together leaves nothing behind: the caller corrects it and calls again.
+  StepResult engine_step(const StepOptions& options) {
+    try {
+      return engine.step(options);
+    } catch (const UsageError&) {
+      engine.restart_step();
+      throw;
+    }
   }
 
   std::vector<OwnTensor> tensors;
@@ -129,6 +148,7 @@ ShardedOptimizer::ShardedOptimizer(const World& world, std::vector<OwnTensor> te
 ShardedOptimizer::~ShardedOptimizer() = default;
 
 StepResult ShardedOptimizer::step(const StepOptions& options) { return impl_->step(options); }
+void ShardedOptimizer::restart_step() { impl_->engine.restart_step(); }
 void ShardedOptimizer::reload() { impl_->reload(); }
 RankReport ShardedOptimizer::report() const { return impl_->engine.report(); }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -22,6 +23,9 @@ std::shared_ptr<Context> make_context(Courier& courier, Group group, const Trans
   return std::make_shared<Context>(std::move(group), options, layout, scratch, std::move(owner), courier.wire(),
                                    [&courier](Rank world_rank) { courier.found_dead(world_rank); });
 }
+
+/// Of an attempt to make a communicator, on one rank; smaller is worse.
+enum class Attempt : std::int64_t { no_memory, id_taken, made };
 
 }  // namespace
 
@@ -76,16 +80,25 @@ std::shared_ptr<Communicator> MpiCommunicator::split(int color, int key, std::sh
     const comm::Membership found = agree_on_members(*this, color, key, reserved);
     const int agreed = static_cast<int>(found.agreed);
     const bool claimed = courier_->claim_id(agreed, reserved);
-    std::int64_t all_claimed = claimed ? 1 : 0;
+    TransportOptions options = context_->options();
+    options.deadline = deadline;
+    const ScratchLayout layout(static_cast<int>(found.members.size()), options.chunk, kScratchLimit);
+    std::optional<Buffer> scratch;
+    Attempt all = claimed ? Attempt::made : Attempt::id_taken;
+    try {
+      scratch.emplace(layout.total(), Category::communication, ledger);
+    } catch (const OutOfMemory&) { all = Attempt::no_memory; }
     {
+      // The worst of all ranks is everybody's.
       Stream stream("tessera split");
-      all_reduce({&all_claimed}, Elements(1), DType::i64, ReduceOp::min, Label{}, stream).wait_host();
+      all_reduce({&all}, Elements(1), DType::i64, ReduceOp::min, Label{}, stream).wait_host();
     }
-    if (reserved != agreed || all_claimed == 0) courier_->release_id(reserved);
-    if (all_claimed == 0) {
-      if (claimed && reserved != agreed) courier_->release_id(agreed);
-      continue;
-    }
+    if (reserved != agreed || all != Attempt::made) courier_->release_id(reserved);
+    if (all != Attempt::made && claimed && reserved != agreed) courier_->release_id(agreed);
+    if (all == Attempt::no_memory)
+      throw OutOfMemory(fmt::format("a rank has no memory for the {} bytes of a communicator's scratch", layout.total().value),
+                        layout.total());
+    if (all == Attempt::id_taken) continue;
     Group group;
     group.id = agreed;
     group.rank = found.rank;
@@ -93,11 +106,7 @@ std::shared_ptr<Communicator> MpiCommunicator::split(int color, int key, std::sh
       group.world_ranks.push_back(context_->world_ranks()[static_cast<std::size_t>(member.value)]);
       group.hosts.push_back(host_of(member));
     }
-    TransportOptions options = context_->options();
-    options.deadline = deadline;
-    const ScratchLayout layout(static_cast<int>(group.world_ranks.size()), options.chunk, kScratchLimit);
-    const Buffer scratch(layout.total(), Category::communication, std::move(ledger));
-    auto context = make_context(*courier_, std::move(group), options, layout, scratch.data(), scratch.owner());
+    auto context = make_context(*courier_, std::move(group), options, layout, scratch->data(), scratch->owner());
     return std::make_shared<MpiCommunicator>(courier_, std::move(context));
   }
 }
@@ -114,7 +123,8 @@ void MpiCommunicator::interrupt(const std::string& cause) {
 
 void MpiCommunicator::resume() {
   const std::int32_t epoch = context_->epoch();
-  if (context_->wait_for_operations()) courier_->post([context = context_] { context->ask_to_resume(); });
+  const auto since = Clock::now();
+  if (context_->wait_for_operations()) courier_->post([context = context_, since] { context->ask_to_resume(since); });
   else courier_->post([context = context_] { context->cannot_resume(); });
   if (const Cause why = context_->wait_for_epoch_after(epoch)) raise(*why, {}, dump());
 }

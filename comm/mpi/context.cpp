@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "comm/delay.h"
@@ -22,6 +23,7 @@ Context::Context(Group group, const TransportOptions& options, ScratchLayout lay
     : group_(std::move(group)),
       options_(options),
       layout_(layout),
+      largest_message_(group_.world_ranks.size() > 1 ? std::min(options.chunk, layout.total()) : options.chunk),
       scratch_(scratch),
       scratch_owner_(std::move(scratch_owner)),
       wire_(wire),

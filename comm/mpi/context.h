@@ -75,7 +75,7 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
   // The communication thread.
   void start(const std::shared_ptr<Operation>& operation);
   void stop();
-  void ask_to_resume();
+  void ask_to_resume(Clock::time_point since);
   void cannot_resume();  ///< operations are held up by their streams
   void leave(const OperationCounts& counts);
   void close() { closed_ = true; }
@@ -95,7 +95,7 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
   int context() const override { return group_.id; }
   const ScratchLayout& scratch_layout() const override { return layout_; }
   std::byte* scratch() override { return scratch_; }
-  Bytes chunk() const override { return options_.chunk; }
+  Bytes chunk() const override { return largest_message_; }
   void sent(Rank peer, Channel channel, int stream, Bytes bytes) override;
   void received(Rank peer, Channel channel, int stream, Bytes bytes) override;
   void request_failed(Rank peer, const Operation& operation, int error) override;
@@ -108,7 +108,6 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
     MessageCounts sent{}, received{};
     std::optional<OperationCounts> begun;    ///< after an interrupt
     std::optional<MessageCounts> announced;  ///< what it says it has sent to this rank, after that
-    bool draining = false;
     bool resumed = false;
   };
 
@@ -151,6 +150,7 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
   const Group group_;
   const TransportOptions options_;
   const ScratchLayout layout_;
+  const Bytes largest_message_;  ///< fits into the scratch, so that an interrupted one can be taken there
   std::byte* const scratch_;
   const std::shared_ptr<const void> scratch_owner_;
   Wire& wire_;
@@ -175,6 +175,7 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
   std::vector<std::shared_ptr<Exchange>> failing_;  ///< ended as soon as their receives are
   Clock::time_point end_failing_at_{};
   bool stopping_ = false, settled_ = false, stopped_ = false;
+  bool draining_ = false;  ///< a message is on its way into the scratch, to be thrown away
   Clock::time_point stopping_since_{};
   bool resume_wanted_ = false, resume_sent_ = false;
   Clock::time_point resume_wanted_since_{};

@@ -175,26 +175,26 @@ bool Context::drained() const {
   return true;
 }
 
-// Receives what peers had sent before they stopped, into memory that is thrown away.
+// Receives what peers had sent before they stopped, one message after the other, into the scratch, which nobody needs now.
 void Context::drain() {
+  if (draining_) return;
   for (const auto& exchange : active_)
     if (exchange != nullptr && exchange->outstanding_receives() > 0) return;
-  const Bytes most = std::max(options_.chunk, layout_.chunk(Channel::reduce));
   for (std::size_t r = 0; r < peers_.size(); ++r) {
     Peer& from = peers_[r];
-    if (is_self(r) || from.draining || !from.announced) continue;
-    from.draining = true;
+    if (is_self(r) || from.gone || !from.announced) continue;
     for (std::size_t i = 0; i < from.received.size(); ++i) {
+      if (from.received[i] >= (*from.announced)[i]) continue;
       const auto channel = static_cast<Channel>(i / kStreams);
       const int stream = static_cast<int>(i % kStreams);
-      for (std::int64_t n = from.received[i]; n < (*from.announced)[i]; ++n) {
-        const auto memory = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(most.value));
-        wire_.receive(group_.world_ranks[r], Wire::tag(group_.id, channel, stream), memory->data(), most, this,
-                      [self = shared_from_this(), memory, r, channel, stream](const Outcome& outcome) {
-                        if (outcome.cancelled || outcome.error != MPI_SUCCESS) return;
-                        self->received(Rank(static_cast<int>(r)), channel, stream, Bytes(outcome.bytes));
-                      });
-      }
+      draining_ = true;
+      wire_.receive(group_.world_ranks[r], Wire::tag(group_.id, channel, stream), scratch_, layout_.total(), this,
+                    [self = shared_from_this(), r, channel, stream](const Outcome& outcome) {
+                      self->draining_ = false;
+                      if (outcome.cancelled || outcome.error != MPI_SUCCESS) return;
+                      self->received(Rank(static_cast<int>(r)), channel, stream, Bytes(outcome.bytes));
+                    });
+      return;
     }
   }
 }
@@ -206,9 +206,9 @@ bool Context::quiet() const {
   return true;
 }
 
-void Context::ask_to_resume() {
+void Context::ask_to_resume(Clock::time_point since) {
   resume_wanted_ = true;
-  resume_wanted_since_ = Clock::now();
+  resume_wanted_since_ = since;
 }
 
 void Context::cannot_resume() {
@@ -270,7 +270,7 @@ void Context::begin_epoch() {
     p.sent = p.received = {};
     p.begun.reset();
     p.announced.reset();
-    p.draining = p.resumed = false;
+    p.resumed = false;
   }
   recorder_->restart();
   {

@@ -117,11 +117,11 @@ template <class Step>
 bool Courier::guarded(const Step& step) {
   try {
     return step();
-  } catch (const CommFailure& e) {
+  } catch (const std::exception& e) {
     // Nobody can be told but the ranks of this process.
     Failure failure;
     failure.message = e.what();
-    failure.verb = e.verb;
+    if (const auto* of_mpi = dynamic_cast<const CommFailure*>(&e)) failure.verb = of_mpi->verb;
     for (const auto& context : polled_) context->fail(failure, Context::Tell::nobody);
     return false;
   }

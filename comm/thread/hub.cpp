@@ -109,13 +109,14 @@ Cause Hub::depart(Rank rank, const std::shared_ptr<Operation>& operation, Meetin
   --meeting.moving;
   ++meeting.departures;
   meeting.changed.notify_all();
+  const Clock::time_point deadline = std::max(operation->deadline, Clock::now() + kGrace);
   while (failure_ == nullptr && meeting.departures < members_.size()) {
     std::vector<Rank> moving;
     for (std::size_t r = 0; r < members_.size(); ++r)
       if (!meeting.departed[r]) moving.emplace_back(static_cast<int>(r));
     operation->waits_for(moving);
-    if (Clock::now() >= operation->deadline) unended = fail(lateness(rank, *operation, moving));
-    else meeting.changed.wait_until(mutex_, operation->deadline);
+    if (Clock::now() >= deadline) unended = fail(slowness(rank, *operation, moving));
+    else meeting.changed.wait_until(mutex_, deadline);
   }
   const Cause why = meeting.departures == members_.size() && !meeting.cut_short ? nullptr : failure_;
   while (why != nullptr && meeting.moving > 0) meeting.changed.wait(mutex_);
@@ -355,6 +356,17 @@ Failure Hub::out_of_turn(Rank rank, const Operation& operation) {
   failure.verb = name_of(operation.verb);
   failure.unit = member(rank).recorder->unit_name(operation.label.unit);
   failure.message = out_of_turn_message(rank, described(rank, operation), operation);
+  return failure;
+}
+
+Failure Hub::slowness(Rank rank, const Operation& operation, const std::vector<Rank>& moving) {
+  Failure failure;
+  failure.culprits = moving;
+  failure.verb = name_of(operation.verb);
+  failure.unit = member(rank).recorder->unit_name(operation.label.unit);
+  failure.message =
+      fmt::format("{} came to {} but did not move its data within {:.3f} s of rank {}: stopped, or set a longer deadline",
+                  list_ranks(moving), described(rank, operation), seconds(operation.deadline - operation.submitted), rank.value);
   return failure;
 }
 

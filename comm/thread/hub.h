@@ -98,6 +98,7 @@ class Hub {
   std::optional<Failure> departure(Rank rank, const Operation& operation, const Meeting& meeting) TESSERA_REQUIRES(mutex_);
   Failure held_up(Rank rank) TESSERA_REQUIRES(mutex_);
   Failure out_of_turn(Rank rank, const Operation& operation) TESSERA_REQUIRES(mutex_);
+  Failure slowness(Rank rank, const Operation& operation, const std::vector<Rank>& moving) TESSERA_REQUIRES(mutex_);
   Failure lateness(Rank rank, const Operation& operation, const std::vector<Rank>& missing) TESSERA_REQUIRES(mutex_);
 
   mutable core::Mutex mutex_;

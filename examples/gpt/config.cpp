@@ -36,7 +36,8 @@ void declare_flags(FlagTable& flags, Config& c) {
   flags.real("--beta1", c.beta1, "of adamw, adam, lion [0.9]", {0.0, 1.0});
   flags.real("--beta2", c.beta2, "of adamw, adam, lion [0.95]", {0.0, 1.0});
   flags.real("--eps", c.eps, "of adamw, adam, adagrad [1e-8]", {0.0, 1.0});
-  flags.real("--weight-decay", c.weight_decay, "on tensors of two or more dimensions [0.1]", {0.0, 1e6});
+  flags.real("--weight-decay", c.weight_decay, "on tensors of two or more dimensions; added to the gradient by adam, sgd, adagrad [0.1]",
+             {0.0, 1e6});
   flags.real("--momentum", c.momentum, "of sgd [0]", {0.0, 1.0});
   flags.real("--clip", c.clip, "largest global gradient norm, 0 is off [1]", {0.0, 1e30});
   flags.list("--freeze", c.freeze, "freeze the tensors whose name starts so; may be repeated");
@@ -44,9 +45,9 @@ void declare_flags(FlagTable& flags, Config& c) {
   flags.choice("--transport", c.transport, "[auto: mpi under a launcher, else thread]", {"auto", "thread", "mpi"});
   flags.whole("--threads", c.threads, "thread transport: ranks inside this process [1]", {1, 1024});
   flags.whole("--prefetch", c.prefetch, "units gathered ahead of the compute [1]", {0, 64});
-  flags.whole("--memory-budget", c.memory_budget, "most bytes of training state per rank [no limit]", {1, std::int64_t{1} << 58});
+  flags.whole("--memory-budget", c.memory_budget, "most bytes of training state per rank, 0 is no limit [0]", {0, std::int64_t{1} << 58});
   flags.real("--deadline", c.deadline, "seconds until a missing rank is an error [60]", {0.001, 1e6});
-  flags.choice("--on-nan", c.on_nan, "what a NaN in the gradient does [stop]", {"stop", "continue"});
+  flags.choice("--on-nan", c.on_nan, "what a NaN in the gradient does: end the run, or skip the step [stop]", {"stop", "continue"});
   flags.text("--export", c.export_path, "write the full weights to this .safetensors at the end");
   flags.whole("--sample", c.sample, "tokens of text to generate at the end [0]", {0, 1'000'000});
   flags.text("--report", c.report, "write a JSON report to this file");
@@ -65,7 +66,7 @@ std::string check_together(const FlagTable& flags, const Config& c) {
     return c.text.empty() ? "--text FILE or --tokens FILE is needed: there is nothing to train on"
                           : "--text and --tokens are both given; keep one";
   }
-  if (!c.init.empty() && !c.heads_given) return "--heads must be given with --init: a file of weights does not tell it";
+  if (!c.init.empty() && !c.given.contains("--heads")) return "--heads must be given with --init: a file of weights does not tell it";
   if (c.init.empty() && c.model.width % c.model.heads != 0) {
     return fmt::format("--heads {} does not divide --width {}; give a width that is a multiple of the heads", c.model.heads, c.model.width);
   }
@@ -97,6 +98,11 @@ tessera::Optimizer Config::make_optimizer() const {
   return tessera::AdamW{.beta1 = f(beta1), .beta2 = f(beta2), .eps = f(eps), .weight_decay = f(weight_decay)};
 }
 
+std::chrono::milliseconds Config::deadline_time() const {
+  if (hang_rank >= 0) return std::chrono::hours(24);
+  return std::chrono::milliseconds(static_cast<std::int64_t>(deadline * 1000.0));
+}
+
 CommandLine read_command_line(int argc, const char* const* argv) {
   CommandLine line;
   FlagTable flags(kProgram, "Trains a GPT with its training state sharded over ranks. Under mpirun each process is a rank.",
@@ -107,10 +113,9 @@ CommandLine read_command_line(int argc, const char* const* argv) {
   line.printout = parsed.printout;
   if (!line.printout.empty()) return line;
   Config& c = line.config;
-  for (const char* size : {"--layers", "--width", "--context", "--vocab"}) {
-    if (flags.given(size)) c.sizes_given.emplace_back(size);
+  for (const char* flag : {"--layers", "--heads", "--width", "--context", "--vocab", "--threads"}) {
+    if (flags.given(flag)) c.given.emplace(flag);
   }
-  c.heads_given = flags.given("--heads");
   if (c.min_lr < 0.0) c.min_lr = c.lr / 10.0;
   if (line.error.empty()) line.error = check_together(flags, c);
   return line;

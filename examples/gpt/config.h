@@ -1,7 +1,10 @@
 // What the command line asks for, and the checks that need nothing but the command line.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -39,7 +42,7 @@ struct Config {
   std::vector<std::string> freeze;
   std::int64_t stage = 3;
   std::string transport = "auto";
-  std::int64_t threads = 0;  ///< 0: 1
+  std::int64_t threads = 1;
   std::int64_t prefetch = 1;
   std::int64_t memory_budget = 0;
   double deadline = 60.0;
@@ -51,11 +54,12 @@ struct Config {
   bool quiet = false;
   std::int64_t hang_rank = -1;
 
-  std::vector<std::string> sizes_given;  ///< those of --layers --width --context --vocab on the command line
-  bool heads_given = false;
+  std::set<std::string, std::less<>> given;  ///< flags of the command line
 
   const std::string& data_path() const { return text.empty() ? tokens : text; }
   tessera::Optimizer make_optimizer() const;
+  /// 24 hours with --hang-rank: the others wait for the one in the debugger.
+  std::chrono::milliseconds deadline_time() const;
 };
 
 /// The outcome of reading a command line.

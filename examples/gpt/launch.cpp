@@ -36,8 +36,7 @@ int refuse(const std::string& what) {
 
 tessera::TransportOptions transport_options(const Config& config) {
   tessera::TransportOptions options;
-  options.deadline = std::chrono::milliseconds(static_cast<std::int64_t>(config.deadline * 1000.0));
-  if (config.hang_rank >= 0) options.deadline = std::chrono::hours(24);  // the others wait for the one in the debugger
+  options.deadline = config.deadline_time();
   return options;
 }
 
@@ -63,13 +62,13 @@ int launched_rank() { return from_environment({"OMPI_COMM_WORLD_RANK", "PMI_RANK
 int launch(const CommandLine& line, int argc, char** argv, const std::function<int(tessera::World&)>& body) {
   const Config& config = line.config;
   const int processes = launched_ranks();
-  const bool threads_asked = config.transport == "thread" || (config.transport == "auto" && config.threads > 0);
+  const bool threads_asked = config.transport == "thread" || (config.transport == "auto" && config.given.contains("--threads"));
   if (threads_asked && processes > 1) {
     return refuse(fmt::format("--transport thread under a launcher of {} processes would train {} times; start it without mpirun",
                               processes, processes));
   }
   if (config.transport == "mpi" || (processes > 0 && !threads_asked)) return run_processes(config, argc, argv, body);
-  const int ranks = static_cast<int>(std::max<std::int64_t>(config.threads, 1));
+  const int ranks = static_cast<int>(config.threads);
   if (!line.error.empty()) return refuse(line.error);
   std::vector<int> codes(static_cast<std::size_t>(ranks), 0);
   tessera::run_threads(

@@ -32,8 +32,7 @@ void settle_sizes(Setup& setup) {
     tessera::GptConfig sizes = setup.weights->sizes();
     sizes.heads = config.model.heads;
     const auto conflict = [&](const char* flag, std::int64_t asked, std::int64_t found) {
-      const auto& given = config.sizes_given;
-      if (asked != found && std::find(given.begin(), given.end(), flag) != given.end()) {
+      if (asked != found && config.given.contains(flag)) {
         throw InputError(fmt::format("{} {} contradicts --init {}, which has {}; leave the flag out", flag, asked, config.init, found));
       }
     };
@@ -42,7 +41,8 @@ void settle_sizes(Setup& setup) {
     conflict("--context", config.model.context, sizes.context);
     conflict("--vocab", config.model.vocab, sizes.vocab);
     if (sizes.width % sizes.heads != 0) {
-      throw InputError(fmt::format("--heads {} does not divide the width {} of --init {}", sizes.heads, sizes.width, config.init));
+      throw InputError(
+          fmt::format("--heads {} does not divide the width {} of --init {}; give a divisor", sizes.heads, sizes.width, config.init));
     }
     config.model = sizes;
   }
@@ -71,8 +71,7 @@ void set_options(Setup& setup, int ranks) {
   options.prefetch = static_cast<int>(config.prefetch);
   options.parameter_slots = std::max(2, options.prefetch + 1);
   options.memory_budget = tessera::Bytes(config.memory_budget);
-  options.deadline =
-      config.hang_rank >= 0 ? std::chrono::hours(24) : std::chrono::milliseconds(static_cast<std::int64_t>(config.deadline * 1000.0));
+  options.deadline = config.deadline_time();
   options.non_finite = config.on_nan == "stop" ? tessera::NonFinite::raise : tessera::NonFinite::skip;
 }
 

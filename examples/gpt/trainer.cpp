@@ -124,7 +124,7 @@ class Run {
     const double loss = engine_->sum(losses_) / tokens;
     const tessera::StepResult result =
         engine_->step({.learning_rate = static_cast<float>(learning_rate), .gradient_scale = 1.0 / tokens, .clip_norm = config_.clip});
-    if (!result.applied) progress_.say(fmt::format("step {} skipped: {}", step, result.reason));
+    if (!result.applied) progress_.say(fmt::format("step {} skipped: {}", step + 1, result.reason));
     const double seconds = seconds_since(begin);
     return {.step = step,
             .loss = loss,

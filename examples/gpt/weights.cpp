@@ -68,7 +68,8 @@ void WeightFile::read_sizes() {
     const auto* entry = find(name);
     if (entry == nullptr) throw InputError(fmt::format("--init {}: no tensor '{}'; give a file of GPT-2 weights", path_, name));
     if (entry->shape.size() != 2 || entry->elements.value == 0) {
-      throw InputError(fmt::format("--init {}: '{}' has shape {}, not two dimensions", path_, name, shown(entry->shape)));
+      throw InputError(
+          fmt::format("--init {}: '{}' has shape {}, not two dimensions; give a file of GPT-2 weights", path_, name, shown(entry->shape)));
     }
     if (sizes_.vocab == 0) {
       sizes_.vocab = entry->shape[0];
@@ -92,8 +93,9 @@ void WeightFile::check_names() {
       const auto* entry = find(tensor.name);
       if (entry == nullptr) throw InputError(fmt::format("--init {}: no tensor '{}'; is the file complete?", path_, tensor.name));
       if (entry->shape != tensor.shape) {
-        throw InputError(fmt::format("--init {}: '{}' has shape {}, and {} is what wte.weight and wpe.weight ask for", path_, entry->name,
-                                     shown(entry->shape), shown(tensor.shape)));
+        throw InputError(
+            fmt::format("--init {}: '{}' has shape {}, and {} is what wte.weight and wpe.weight ask for; give a file of GPT-2 weights",
+                        path_, entry->name, shown(entry->shape), shown(tensor.shape)));
       }
     }
   }
@@ -101,7 +103,8 @@ void WeightFile::check_names() {
   std::int64_t masks = 0;
   for (const auto& entry : reader_->entries()) {
     const std::string_view name = without_prefix(entry.name);
-    if (!seen.emplace(name).second) throw InputError(fmt::format("--init {}: '{}' is there with and without 'transformer.'", path_, name));
+    if (!seen.emplace(name).second)
+      throw InputError(fmt::format("--init {}: '{}' is there with and without 'transformer.'; keep one", path_, name));
     if (expected.count(name) > 0) continue;
     if (is_mask(name)) {
       ++masks;

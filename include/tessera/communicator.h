@@ -83,7 +83,8 @@ class [[nodiscard]] TESSERA_API Pending {
 
 /// Settings of a transport; the same on all ranks.
 struct TransportOptions {
-  /// Most bytes moved at a time. Larger chunks cost scratch (two per peer on mpi); 1 KiB is for tests.
+  /// Most bytes moved at a time. Larger chunks cost scratch: two per peer on mpi, which makes them smaller where that would exceed
+  /// 8 MiB. 1 KiB is for tests.
   Bytes chunk = Bytes(1 << 20);
   /// From submission to CommFailure. Longer tolerates slower peers and reports dead ones later.
   std::chrono::milliseconds deadline{60'000};
@@ -147,7 +148,8 @@ class TESSERA_API Communicator {
   /// allocated.
   virtual Bytes scratch_bytes(int size) const = 0;
 
-  /// True where the shards of a unit already form its full flat for every rank, so that a gather copies nothing and needs no slot.
+  /// True where the shards of a unit already form its full flat for every rank, so that a gather copies nothing and needs no slot. So far
+  /// only in worlds of one rank; reserved for transports through memory that ranks share.
   virtual bool full_flat_addressable() const = 0;
 
   /// Memory fit for this transport. Local.

@@ -115,6 +115,7 @@ class TESSERA_API GradientLease {
 
   UnitId unit() const;
   /// The tensor's gradient, row-major, fp32; empty for a frozen tensor. Taking the view gives the tensor a gradient in this leaf.
+  /// UsageError names an unknown tensor or an ended lease.
   std::span<float> operator[](std::string_view tensor) const&;
   std::span<float> operator[](std::string_view tensor) const&& = delete;
   /// Whether the tensor takes a gradient. Takes nothing itself.
@@ -144,7 +145,7 @@ class TESSERA_API MicroBatch {
   int uncaught_;
 };
 
-/// Forward passes between steps, with a plan of their own. No gradients inside.
+/// Forward passes between steps, with a plan of their own. No gradients inside. If an exception leaves it, all ranks get StepInterrupted.
 class TESSERA_API Evaluation {
  public:
   Evaluation(Evaluation&&) noexcept;
@@ -175,14 +176,14 @@ class TESSERA_API Engine {
   const Options& options() const;
 
   /// Collective. Calls `fill` for each tensor range this rank owns, so the whole model exists nowhere; ranks agree on the result even if
-  /// their fills do not.
+  /// their fills do not. UsageError on all ranks where a fill throws, or a scope or lease is open.
   void initialize(const Fill& fill);
-  /// Collective. The same for one tensor, between steps. The next gather shows the new values.
+  /// Collective. The same for one tensor, between steps. The next gather shows the new values. Errors as initialize().
   void set(UnitId unit, std::string_view tensor, const Fill& fill);
 
   /// Opens the next leaf of this step. UsageError beyond Options::micro_batches, or while another scope is open.
   [[nodiscard]] MicroBatch micro_batch();
-  /// Opens an evaluation scope.
+  /// Opens an evaluation scope. UsageError while another scope is open.
   [[nodiscard]] Evaluation evaluation();
 
   /// Collective at stage 3 unless the unit is still held; blocks until the unit is there. Inside a scope the plan starts it early.
@@ -193,20 +194,21 @@ class TESSERA_API Engine {
   [[nodiscard]] GradientLease gradients(UnitId unit);
 
   /// Collective, before step(): this rank's values, one for each leaf in order. Returns the sum over leaves 0, 1, 2 ... of all ranks, in
-  /// fp64, the same on all.
+  /// fp64, the same on all. CommFailure where ranks give different counts.
   double sum(std::span<const double> values);
   double sum(std::initializer_list<double> values) { return sum(std::span<const double>(values.begin(), values.size())); }
   double sum(double value) { return sum(std::span<const double>(&value, 1)); }
 
   /// Collective. Waits for all reductions; agrees on norm and finiteness; updates this rank's shard. Begins with an arrival of all ranks:
-  /// UsageError on all where one has a live lease, an open scope, no leaf, or other options; leaf counts are compared there.
+  /// UsageError on all where one has a live lease, an open scope, no leaf, other options, or numbers that cannot be used; leaf counts are
+  /// compared there. RuntimeFailure under NonFinite::raise.
   StepResult step(const StepOptions& options);
 
   /// Collective, after StepInterrupted (or this rank's own exception): drops the step's leaves on all ranks. The caller starts the step
-  /// again. CommFailure if a rank has left or does not come within the deadline.
+  /// again. CommFailure if a rank has left or does not come within the deadline; UsageError while a scope or lease is open.
   void restart_step();
 
-  /// Later operations get this deadline, for phases known to be long.
+  /// Operations submitted later get this deadline, for phases known to be long. Local. UsageError unless it is positive.
   void set_deadline(std::chrono::milliseconds deadline);
 
   std::int64_t steps() const;         ///< applied so far

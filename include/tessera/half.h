@@ -1,5 +1,5 @@
 // bf16 and f16 as storage types: convert to float, compute, convert back (round to nearest, ties to even).
-// NaN stays NaN (quiet), infinities and signed zeros are kept, f16 overflow becomes infinity.
+// NaN stays NaN (quiet), infinities and signed zeros are kept, f16 overflow becomes infinity. No branches: loops over them vectorise.
 #pragma once
 
 #include <bit>
@@ -14,8 +14,9 @@ struct bf16 {
   constexpr bf16() = default;
   constexpr explicit bf16(float x) {
     const auto u = std::bit_cast<std::uint32_t>(x);
-    if ((u & 0x7fffffffu) > 0x7f800000u) bits = static_cast<std::uint16_t>((u >> 16) | 0x40u);
-    else bits = static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+    const std::uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    const std::uint32_t nan = (u >> 16) | 0x40u;
+    bits = static_cast<std::uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
   }
   constexpr explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 };
@@ -27,33 +28,21 @@ struct f16 {
   constexpr f16() = default;
   constexpr explicit f16(float x) {
     const auto u = std::bit_cast<std::uint32_t>(x);
-    const auto sign = static_cast<std::uint16_t>((u >> 16) & 0x8000u);
-    const std::uint32_t a = u & 0x7fffffffu;
-    if (a > 0x7f800000u) {
-      bits = static_cast<std::uint16_t>(sign | 0x7e00u);
-      return;
-    }
-    if (a >= 0x477ff000u) {
-      bits = static_cast<std::uint16_t>(sign | 0x7c00u);
-      return;
-    }                       // 65520 and above round to infinity
-    if (a < 0x38800000u) {  // below 2^-14: a multiple of 2^-24; adding 0.5 rounds at that place
-      const float shifted = std::bit_cast<float>(a) + 0.5f;
-      bits = static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u));
-      return;
-    }
-    const std::uint32_t rounded = a + 0xfffu + ((a >> 13) & 1u);
-    bits = static_cast<std::uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+    const std::uint32_t sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu;
+    // Below 2^-14: a multiple of 2^-24; adding 0.5 rounds at that place.
+    const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+    const std::uint32_t normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
+    std::uint32_t result = magnitude < 0x38800000u ? subnormal : normal;
+    result = magnitude >= 0x477ff000u ? 0x7c00u : result;  // 65520 and above round to infinity
+    result = magnitude > 0x7f800000u ? 0x7e00u : result;
+    bits = static_cast<std::uint16_t>(sign | result);
   }
   constexpr explicit operator float() const {
+    const std::uint32_t magnitude = static_cast<std::uint32_t>(bits & 0x7fffu) << 13;
     const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
-    const std::uint32_t e = (bits >> 10) & 0x1fu, m = bits & 0x3ffu;
-    if (e == 31) return std::bit_cast<float>(sign | 0x7f800000u | (m << 13));
-    if (e == 0) {
-      const float small = static_cast<float>(m) * 0x1p-24f;
-      return (bits & 0x8000u) != 0 ? -small : small;
-    }
-    return std::bit_cast<float>(sign | ((e + 112u) << 23) | (m << 13));
+    // The exponent is moved by a multiplication, which takes subnormals along.
+    const auto finite = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
+    return std::bit_cast<float>(sign | (magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : finite));
   }
 };
 

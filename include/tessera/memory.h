@@ -1,4 +1,4 @@
-// Where the bytes are. Tensor data, slots, transport scratch and staging are Buffers; every Buffer is entered in one
+// Where the bytes are. Tensor data, slots, the scratch of an engine's communicator and staging are Buffers; every Buffer is entered in one
 // MemoryLedger under a category when it is made and struck out when the last reference goes. Control structures (plans,
 // queues, records) are not in the ledger. The forecast uses the same categories: on host transports the two agree to the byte.
 #pragma once

@@ -1,5 +1,6 @@
-// Optimizers as values: hyperparameters here, arithmetic in shard/optimizer.h. All work element by element on a shard, in fp32,
-// and follow PyTorch's definitions (torch.optim); biases and norms are usually exempt from decay, see Options::decay.
+// Optimizers as values: hyperparameters here, arithmetic in shard/optimizer.h. All work element by element on a shard, in fp32. AdamW,
+// Adam, Sgd and Adagrad follow torch.optim (no dampening, no lr_decay), Lion its paper. Options::groups says which tensors decay; by
+// default those of two or more dimensions.
 #pragma once
 
 #include <string_view>
@@ -7,7 +8,8 @@
 
 namespace tessera {
 
-/// Decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101). 8 bytes of moments per element, 12 with amsgrad.
+/// Decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101). 8 bytes of moments per element, 12 with amsgrad (Reddi et
+/// al., arXiv 1904.09237).
 struct AdamW {
   float beta1 = 0.9f;
   float beta2 = 0.999f;
@@ -25,7 +27,7 @@ struct Adam {
   bool amsgrad = false;
 };
 
-/// Momentum costs 4 bytes per element; without it there is no state.
+/// Momentum (Sutskever et al., ICML 2013) costs 4 bytes per element; without it there is no state.
 struct Sgd {
   float momentum = 0.0f;
   float weight_decay = 0.0f;

@@ -1,5 +1,6 @@
 // Everything an Engine can be told, as values. Each field says its unit, its default and what a larger value costs.
-// Options must be equal on all ranks; the constructor compares them and throws UsageError on every rank where they are not.
+// Options must be equal on all ranks (but for the observer); the constructor compares them and throws UsageError on every rank where they
+// are not.
 #pragma once
 
 #include <chrono>
@@ -52,7 +53,8 @@ class TESSERA_API Observer {
 };
 
 struct Options {
-  /// What is sharded. A higher stage holds less and, at 3, sends half as much again.
+  /// What is sharded. A higher stage usually holds less (not for tiny models: docs/memory.md). With k micro-batches a step, stage 3 sends
+  /// at most 3k/(k+1) times what stages 0 to 2 do.
   Stage stage = Stage::parameters;
 
   /// Arithmetic and hyperparameters of the update. State costs moments_per_element(optimizer) * 4 bytes per element.
@@ -61,8 +63,8 @@ struct Options {
   /// Per tensor; the same answer on every rank. Empty: no decay on tensors of fewer than two dimensions, scale 1.
   std::function<TensorGroup(const TensorSpec&)> groups{};
 
-  /// Most micro-batches (leaves) per rank and step. Above 1, stages 0 and 1 hold another 4 bytes per element and rank count
-  /// (the sum over leaves), and W = 1 needs gradient slots. One leaf more than this is a UsageError.
+  /// Most micro-batches (leaves) per rank and step. Above 1, stages 0 and 1 hold another 4/W bytes per trainable element (the sum over
+  /// leaves), and stages 2 and 3 need gradient slots at W = 1 too. One leaf more than this is a UsageError.
   int micro_batches = 1;
 
   /// Most parameter leases of different units alive at once, prefetched units included. Each slot holds the largest unit.
@@ -78,7 +80,8 @@ struct Options {
   /// MemoryForecast::decisions); a budget that one slot of each kind cannot keep is a UsageError that says the smallest that would do.
   Bytes memory_budget{};
 
-  /// From the start of a collective to CommFailure when a peer does not come. Longer tolerates slower peers.
+  /// From the submission of a collective to CommFailure when a peer does not come; time queued behind earlier ones counts. Longer tolerates
+  /// slower peers. Replaces TransportOptions::deadline for this engine.
   std::chrono::milliseconds deadline{60'000};
 
   /// See NonFinite.

@@ -31,8 +31,10 @@ class TESSERA_API ShardedOptimizer {
   ~ShardedOptimizer();
 
   /// Collective. Sums the gradients of all ranks in rank order, scales, clips, updates, and writes the new values into every rank's
-  /// parameters.
+  /// parameters. UsageError on all ranks for options that cannot be used or differ between ranks; then nothing has changed. CommFailure.
   StepResult step(const StepOptions& options);
+  /// Collective, after StepInterrupted: the ranks meet again and the step may be repeated. CommFailure if a rank does not come.
+  void restart_step();
   /// Collective, after the caller has written other values into its parameters (loaded weights): rank 0's become everybody's. Moments stay.
   void reload();
   RankReport report() const;

@@ -9,7 +9,8 @@
 #include <cstdint>
 #include <string_view>
 
-/// Visible outside a shared library that links Tessera: what can be thrown across it, and nothing else by default.
+/// Visible outside a shared library that links Tessera: the public classes, so that they can be thrown across it, derived from and deleted
+/// there. Everything else stays hidden.
 #define TESSERA_API [[gnu::visibility("default")]]
 
 namespace tessera {

@@ -29,7 +29,9 @@ pid_t pid_of(const TemporaryFolder& folder, int rank) {
 Outcome run_grief(const TemporaryFolder& folder, const std::string& how, int ranks, int victim, const std::string& network) {
   std::vector<std::string> command = {"mpirun", "--oversubscribe", "--bind-to", "none", "--enable-recovery", "-np", std::to_string(ranks)};
   if (!network.empty()) command.insert(command.end(), {"--mca", "btl", network});
-  command.insert(command.end(), {program(), how, std::to_string(victim), folder / "."});
+  // The wrapper writes each process's exit code, also where Open MPI ended it.
+  const std::string wrapper = "\"$0\" \"$@\"; echo $? >'" + (folder / "code") + "'-$OMPI_COMM_WORLD_RANK";
+  command.insert(command.end(), {"sh", "-c", wrapper, program(), how, std::to_string(victim), folder / "."});
   return run_program(command, 45);
 }
 
@@ -80,6 +82,7 @@ TEST_CASE(
     const bool named =
         culprits == "CommFailure culprits 1" || culprits == "CommFailure culprits 1 2" || culprits == "CommFailure culprits 0 1";
     CHECK((said.empty() || named));
+    CHECK_FALSE(file_of(folder, "code", r).empty());  // it has ended by itself or by Open MPI, not by this test's patience
     for (int tenth = 0; tenth < 50 && ::kill(pid_of(folder, r), 0) == 0; ++tenth)
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     CHECK(::kill(pid_of(folder, r), 0) != 0);

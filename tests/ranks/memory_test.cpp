@@ -150,6 +150,7 @@ RANK_TEST("B13: a gradient lease beyond the declared uses that the budget cannot
   Engine engine(world, spec, {.memory_budget = forecast_memory(spec, {}, traits).bytes.total});
   const auto leaf = [&] {
     const MicroBatch scope = engine.micro_batch();
+    const ParameterLease w = engine.gather(u);  // unwound after the refusal, which stays the cause
     { const GradientLease g = engine.gradients(u); }
     const GradientLease beyond = engine.gradients(u);
   };

@@ -69,3 +69,26 @@ RANK_TEST("ShardedOptimizer refuses tensors without memory and tensors that diff
   if (world.rank() == Rank(1)) tensors[0].shape = {1500};
   CHECK_THROWS_WITH_AS(ShardedOptimizer(world, tensors), doctest::Contains("one model"), UsageError);
 }
+
+RANK_TEST("ShardedOptimizer: a step that is refused leaves nothing behind; the corrected one goes through")(World& world) {
+  Own own, undisturbed;
+  for (Own* o : {&own, &undisturbed})
+    for (std::size_t i = 0; i < o->gw.size(); ++i) o->gw[i] = noise(1, static_cast<std::uint64_t>(world.rank().value), i);
+  ShardedOptimizer optimizer(world, own.tensors()), reference(world, undisturbed.tensors());
+  for (int s = 0; s < 2; ++s) {
+    CHECK_THROWS_WITH_AS(optimizer.step({.clip_norm = -1.0}), doctest::Contains("clip_norm"), UsageError);
+    const float differs = world.rank() == Rank(0) ? 0.1f : 0.2f;
+    if (world.size() > 1) CHECK_THROWS_WITH_AS(optimizer.step({.learning_rate = differs}), doctest::Contains("ranks differ"), UsageError);
+    CHECK(optimizer.step({.learning_rate = 0.1f}).step == s + 1);
+    reference.step({.learning_rate = 0.1f});
+  }
+  CHECK(own.w == undisturbed.w);
+}
+
+RANK_TEST("ShardedOptimizer: a rank whose tensors cannot be told apart is refused on all ranks, and the world goes on")(World& world) {
+  Own own;
+  std::vector<OwnTensor> tensors = own.tensors();
+  if (world.rank() == Rank(world.size() - 1)) tensors[1].name = tensors[0].name;
+  CHECK_THROWS_AS(ShardedOptimizer(world, tensors), UsageError);
+  CHECK_NOTHROW(ShardedOptimizer(world, own.tensors()));
+}

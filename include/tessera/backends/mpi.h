@@ -1,7 +1,7 @@
-// Ranks are MPI processes. The one public header besides backends/{nccl,cuda}.h that names a foreign library; link Tessera::mpi.
+// Ranks are MPI processes. The one public header that names a foreign library; link Tessera::mpi.
 //
-// Traffic runs on a duplicate of the caller's communicator, made by one communication thread that makes every MPI call after
-// start-up. MPI must offer MPI_THREAD_MULTIPLE.
+// Traffic runs on a duplicate of the caller's communicator. After start-up one communication thread makes every MPI call; MPI must
+// therefore offer MPI_THREAD_MULTIPLE.
 #pragma once
 
 #ifndef OMPI_SKIP_MPICXX
