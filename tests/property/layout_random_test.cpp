@@ -36,7 +36,7 @@ class Random {
     unit.name = "random";
     const std::int64_t tensors = in(0, 9);
     for (std::int64_t i = 0; i < tensors; ++i)
-      unit.tensors.push_back({"t" + std::to_string(i), shape(), in(0, 2) == 0 ? DType::bf16 : DType::f32,
+      unit.tensors.push_back({std::string("t") + std::to_string(i), shape(), in(0, 2) == 0 ? DType::bf16 : DType::f32,
                               in(0, 2) == 0 ? Training::frozen : Training::trainable});
     return unit;
   }

@@ -361,7 +361,7 @@ RANK_TEST("B1: units of 0, 1, 3, 5, 7 and 1023 elements, empty tensors first, in
 (World& world) {
   Toy toy;
   for (const std::int64_t n : {0, 1, 3, 5, 7, 1023})
-    toy.forward.push_back(toy.spec.unit("u" + std::to_string(n))
+    toy.forward.push_back(toy.spec.unit(std::string("u") + std::to_string(n))
                               .tensor("first", {0})
                               .tensor("w", {n})
                               .tensor("mid", {3, 0})

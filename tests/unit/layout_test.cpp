@@ -18,7 +18,8 @@ namespace {
 UnitSpec unit_of(const std::vector<std::int64_t>& sizes, DType dtype = DType::f32) {
   UnitSpec unit;
   unit.name = "u";
-  for (std::size_t i = 0; i < sizes.size(); ++i) unit.tensors.push_back({"t" + std::to_string(i), {sizes[i]}, dtype, Training::trainable});
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    unit.tensors.push_back({std::string("t") + std::to_string(i), {sizes[i]}, dtype, Training::trainable});
   return unit;
 }
 
