@@ -414,7 +414,7 @@ StepResult EngineImpl::finish_step(const StepOptions& options) {
     drop_step();
     ++context_->step;
     part_together();
-  } catch (const std::exception& e) {
+  } catch (const CommFailure&) { throw; } catch (const std::exception& e) {
     // Weights have changed here, perhaps not elsewhere: there is no step to go back to.
     communicator_->abort(fmt::format("a step was cut short in its update: {}", e.what()));
     throw;
