@@ -52,8 +52,8 @@ std::vector<Isa> available_isas() {
 Isa isa() {
   const int now = forced.load(std::memory_order_relaxed);
   if (now >= 0) return static_cast<Isa>(now);
-  static const Isa chosen = choose();
-  return chosen;
+  static const Isa kChosen = choose();
+  return kChosen;
 }
 
 ForcedIsa::ForcedIsa(Isa isa) : before_(forced.exchange(static_cast<int>(isa))) {}
