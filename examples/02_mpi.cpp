@@ -2,6 +2,7 @@
 // large layer; layers too small to shard stay whole. 01_threads.cpp runs the ranks as threads of one program, 02_mpi.cpp as processes under
 // mpirun; three lines differ.
 //
+//   build/examples/01_threads
 //   mpirun -np 4 build/examples/02_mpi
 //
 // The network learns f(x, y) = sin(3x) y from random points of the square [-1, 1]².
