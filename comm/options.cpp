@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/isa.h"
 #include "tessera/error.h"
 
 namespace tessera::comm {
@@ -22,6 +23,7 @@ void check_options(const TransportOptions& options) {
   check_deadline(options.deadline);
   if (options.random_delay.count() < 0)
     throw UsageError(fmt::format("TransportOptions::random_delay is {} us (fewer than none)", options.random_delay.count()));
+  core::isa();  // throws where TESSERA_ISA names none: here, not on a worker thread in the first sum
 }
 
 }  // namespace tessera::comm

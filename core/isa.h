@@ -16,7 +16,8 @@ std::string_view name_of(Isa isa);  ///< "baseline", "avx2", "avx512"
 /// Those that this machine has and that were compiled, the best last.
 std::vector<Isa> available_isas();
 
-/// The best of them, or what the environment variable TESSERA_ISA names: read once. Throws UsageError where that is none of them.
+/// The best of them, or what the environment variable TESSERA_ISA names: read once. Throws UsageError where that is none of them; a world
+/// asks before its first loop.
 Isa isa();
 
 /// While it lives, isa() is another one. For tests and benchmarks; not while other threads run loops.

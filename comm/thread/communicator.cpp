@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -59,7 +60,12 @@ void ThreadCommunicator::start(std::shared_ptr<Operation> operation, Stream& str
     Cause why = hub->arrive(rank, operation, meeting);
     if (why == nullptr) {
       pause(1);
-      const Moved moved = move_data(meeting->came, rank, options.chunk, [&] { return hub->failure() != nullptr; });
+      Moved moved = Moved::in_part;
+      try {
+        moved = move_data(meeting->came, rank, options.chunk, [&] { return hub->failure() != nullptr; });
+      } catch (const std::exception& e) {  // nobody above: this is a worker thread
+        hub->fail_to_move(rank, *operation, e.what());
+      }
       pause(2);
       why = hub->depart(rank, operation, *meeting, moved);
     }

@@ -129,6 +129,20 @@ Cause Hub::depart(Rank rank, const std::shared_ptr<Operation>& operation, Meetin
   return why;
 }
 
+void Hub::fail_to_move(Rank rank, const Operation& operation, const std::string& why) {
+  Unended unended;
+  {
+    const core::MutexLock lock(mutex_);
+    Failure failure;
+    failure.culprits = {rank};
+    failure.verb = name_of(operation.verb);
+    failure.unit = member(rank).recorder->unit_name(operation.label.unit);
+    failure.message = fmt::format("rank {} could not move its data in {}: {}", rank.value, described(rank, operation), why);
+    unended = fail(std::move(failure));
+  }
+  end(unended);
+}
+
 Cause Hub::failure() const {
   const core::MutexLock lock(mutex_);
   return failure_;

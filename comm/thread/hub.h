@@ -55,6 +55,8 @@ class Hub {
   Cause arrive(Rank rank, const std::shared_ptr<Operation>& operation, std::shared_ptr<Meeting>& meeting);
   /// Blocks until all ranks are done with each other's memory. After a failure too: then those that still move data are waited for.
   Cause depart(Rank rank, const std::shared_ptr<Operation>& operation, Meeting& meeting, Moved moved);
+  /// The rank could not move its part, for this reason: all operations of all ranks fail.
+  void fail_to_move(Rank rank, const Operation& operation, const std::string& why);
   /// Why the rest of the data need not be moved.
   Cause failure() const;
 

@@ -71,8 +71,10 @@ int launch(const CommandLine& line, int argc, char** argv, const std::function<i
   const int ranks = static_cast<int>(config.threads);
   if (!line.error.empty()) return refuse(line.error);
   std::vector<int> codes(static_cast<std::size_t>(ranks), 0);
-  tessera::run_threads(
-      ranks, [&](tessera::World& world) { codes[static_cast<std::size_t>(world.rank().value)] = body(world); }, transport_options(config));
+  const auto of_rank = [&](tessera::World& world) { codes[static_cast<std::size_t>(world.rank().value)] = body(world); };
+  try {
+    tessera::run_threads(ranks, of_rank, transport_options(config));
+  } catch (const tessera::UsageError& e) { return refuse(e.what()); }
   return *std::max_element(codes.begin(), codes.end());
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -116,6 +117,18 @@ TEST_CASE("bad input: unknown flags and values that make no sense") {
   check_refused(small({"--warmup", "3"}), {"--warmup 3", "--steps 2"});
   check_refused(small({"--hang-rank", "7"}), {"--hang-rank 7"});
   check_refused_once(1, false, small({"--transport", "carrier-pigeon"}), {"--transport", "thread"});
+}
+
+TEST_CASE("bad input: an instruction set in the environment that this machine does not have") {
+  const auto named = [](const char* isa) { ::setenv("TESSERA_ISA", isa, 1); };
+  named("sse9");
+  check_refused(small({}), {"TESSERA_ISA", "'sse9'", "baseline"});
+#ifdef TESSERA_WITH_MPI
+  check_refused_once(2, true, small({}), {"TESSERA_ISA", "'sse9'", "baseline"});
+#endif
+  named("baseline");
+  CHECK(run(2, small({}), false).code == 0);
+  ::unsetenv("TESSERA_ISA");
 }
 
 TEST_CASE("bad input: models no machine holds") {
