@@ -2,8 +2,9 @@
 # cluster.sh [--rate 1gbit] [--delay 1ms] [--ranks-per-node R] [--mca NAME VALUE]... N -- CMD
 #
 # Runs CMD under mpirun on N nodes of this one machine, R ranks on each. A node is a process that holds namespaces of its own: network, host
-# name and mounts; a further one holds the bridge that joins them. So a kill leaves nothing behind: the holders go with this script, and when
-# they are gone the kernel takes links and addresses back. Ranks on different nodes see different hosts; the files are the same.
+# name and mounts; a further one holds the bridge that joins them. So a kill leaves nothing behind but a folder of small files: the holders
+# go with this script, and when they are gone the kernel takes links and addresses back. Ranks on different nodes see different hosts; the
+# files are the same.
 # Needs root, iproute2, Open MPI.
 set -euo pipefail
 

@@ -114,7 +114,7 @@ struct ShardedOptimizer::Impl {
         }
       }
     }
-    const StepResult result = engine_step(options);
+    const StepResult result = step_or_restart(options);
     if (!result.applied) return result;
     const Evaluation reading = engine.evaluation();
     for (std::size_t u = 0; u + 1 < first_of_unit.size(); ++u) {
@@ -128,7 +128,7 @@ struct ShardedOptimizer::Impl {
   }
 
   // What all ranks refuse together leaves nothing behind: the caller corrects it and calls again.
-  StepResult engine_step(const StepOptions& options) {
+  StepResult step_or_restart(const StepOptions& options) {
     try {
       return engine.step(options);
     } catch (const UsageError&) {
