@@ -120,15 +120,19 @@ TEST_CASE("bad input: unknown flags and values that make no sense") {
 }
 
 TEST_CASE("bad input: an instruction set in the environment that this machine does not have") {
-  const auto named = [](const char* isa) { ::setenv("TESSERA_ISA", isa, 1); };
-  named("sse9");
-  check_refused(small({}), {"TESSERA_ISA", "'sse9'", "baseline"});
+  struct Named {
+    explicit Named(const char* isa) { ::setenv("TESSERA_ISA", isa, 1); }
+    ~Named() { ::unsetenv("TESSERA_ISA"); }
+  };
+  {
+    const Named bad("sse9");
+    check_refused(small({}), {"TESSERA_ISA", "'sse9'", "baseline"});
 #ifdef TESSERA_WITH_MPI
-  check_refused_once(2, true, small({}), {"TESSERA_ISA", "'sse9'", "baseline"});
+    check_refused_once(2, true, small({}), {"TESSERA_ISA", "'sse9'", "baseline"});
 #endif
-  named("baseline");
+  }
+  const Named good("baseline");
   CHECK(run(2, small({}), false).code == 0);
-  ::unsetenv("TESSERA_ISA");
 }
 
 TEST_CASE("bad input: models no machine holds") {
