@@ -3,12 +3,12 @@
 #   tessera_test(unit/layout SOURCES unit/layout_test.cpp [LINK ...] [LABELS long ...] [TIMEOUT s] [ENVIRONMENT A=b ...] [PROCESSORS n])
 #       one doctest executable and the test "unit.layout"; label: the folder's name.
 #
-#   tessera_rank_test(engine SOURCES ranks/engine_test.cpp RANKS 1 2 3 4 [MPI_RANKS 1 2] TRANSPORTS thread mpi
+#   tessera_rank_test(engine SOURCES ranks/engine_test.cpp RANKS 1 2 3 4 [MPI_RANKS 1 2] TRANSPORTS thread node mpi
 #                     [LINK ...] [LABELS ...] [TIMEOUT s] [ENVIRONMENT ...] [ARGS --chunk 1024 ...] [SUFFIX small_chunks])
 #       one executable written against tests/ranks/rank_test.h and the tests "engine.thread.n3", "engine.mpi.n2" ...; labels: ranks, the
 #       transport. A watchdog inside prints every rank's operations 10 s before TIMEOUT (default 90). Calling it again with the same name and a
 #       SUFFIX registers the same executable with other ARGS: "engine.small_chunks.thread.n3".
-#       MPI_RANKS replaces RANKS for mpi.
+#       MPI_RANKS replaces RANKS for mpi and node (whose ranks meet over MPI).
 #
 # Both define TESSERA_SOURCE_DIR and TESSERA_BINARY_DIR (strings), and TESSERA_WITH_MPI where MPI was built.
 
@@ -102,20 +102,20 @@ function(tessera_rank_test name)
     string(APPEND prefix .${arg_SUFFIX})
   endif()
   foreach(transport IN LISTS arg_TRANSPORTS)
-    if(NOT transport MATCHES "^(thread|mpi)$")
-      message(FATAL_ERROR "tessera_rank_test(${name}): no transport ${transport}; use thread or mpi")
+    if(NOT transport MATCHES "^(thread|node|mpi)$")
+      message(FATAL_ERROR "tessera_rank_test(${name}): no transport ${transport}; use thread, node or mpi")
     endif()
-    if(transport STREQUAL "mpi" AND NOT TESSERA_WITH_MPI)
+    if(NOT transport STREQUAL "thread" AND NOT TESSERA_WITH_MPI)
       continue()
     endif()
     set(ranks ${arg_RANKS})
-    if(transport STREQUAL "mpi" AND arg_MPI_RANKS)
+    if(NOT transport STREQUAL "thread" AND arg_MPI_RANKS)
       set(ranks ${arg_MPI_RANKS})
     endif()
     foreach(n IN LISTS ranks)
       set(test ${prefix}.${transport}.n${n})
       set(command $<TARGET_FILE:${target}> --transport ${transport} --ranks ${n} --watchdog ${watchdog} ${arg_ARGS})
-      if(transport STREQUAL "mpi")
+      if(NOT transport STREQUAL "thread")
         list(PREPEND command ${TESSERA_MPIRUN} -np ${n})
       endif()
       add_test(NAME ${test} COMMAND ${command})

@@ -198,6 +198,17 @@ Buffer Communicator::allocate(Bytes bytes, Category category, std::shared_ptr<Me
   return Buffer(bytes, category, std::move(ledger));
 }
 
+std::string Communicator::reserve(Bytes /*nothing is shared*/) { return {}; }
+
+Communicator::Flat Communicator::allocate_flat(Bytes per_rank, Category category, std::shared_ptr<MemoryLedger> ledger) {
+  if (!full_flat_addressable())
+    throw UsageError(fmt::format("allocate_flat over {}: the ranks share no memory; gather into memory from allocate()", transport()));
+  Flat out;
+  out.shard = allocate(per_rank, category, std::move(ledger));
+  out.full = out.shard.data();
+  return out;
+}
+
 void Communicator::name_units(std::vector<std::string> names) { recorder_->name_units(std::move(names)); }
 std::string Communicator::unit_name(UnitId unit) const { return recorder_->unit_name(unit); }
 

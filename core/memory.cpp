@@ -83,4 +83,15 @@ Buffer::Buffer(Bytes bytes, Category category, std::shared_ptr<MemoryLedger> led
 #endif
 }
 
+Buffer::Buffer(std::shared_ptr<std::byte> memory, Bytes bytes, Category category, std::shared_ptr<MemoryLedger> ledger) : bytes_(bytes) {
+  if (ledger == nullptr)
+    throw UsageError("a Buffer of " + std::string(name_of(category)) + " was asked for without a ledger to enter it in");
+  std::byte* const at = memory.get();
+  ledger->add(category, bytes);
+  data_ = std::shared_ptr<std::byte>(at, [memory = std::move(memory), bytes, category, ledger](std::byte*) mutable {
+    memory.reset();
+    ledger->remove(category, bytes);
+  });
+}
+
 }  // namespace tessera

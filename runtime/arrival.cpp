@@ -66,6 +66,8 @@ void arrive(Context& context, const ArrivalRecord& mine, const std::vector<std::
     if (other.gathers != first.gathers)
       throw RanksDiverged(message(fmt::format("made {} gathers", first.gathers), fmt::format("{}", other.gathers),
                                   "lease the same units in the same order on every rank"));
+    if (other.leased != first.leased)
+      throw RanksDiverged(message("leased parameters in one order", "in another", "lease the same units in the same order on every rank"));
     if (other.reductions != first.reductions) {
       // All ranks see this, so all come to the second exchange.
       const std::vector<std::byte> counts = exchange(context, reduced.data(), reduced.size() * sizeof(std::int32_t), "wait arrival");

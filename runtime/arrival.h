@@ -20,6 +20,7 @@ struct ArrivalRecord {
   ArrivalKind kind{};
   ArrivalError error = ArrivalError::none;
   std::int64_t leaves = 0;
+  std::uint64_t leased = 0;  ///< fingerprint of the order of leases that no gather compares
   std::int64_t gathers = 0;  ///< sequence numbers submitted so far
   std::int64_t reductions = 0;
   std::uint64_t spec = 0;  ///< fingerprints

@@ -32,10 +32,10 @@ EngineImpl::EngineImpl(const World& world, ModelSpec spec, Options options) : sp
   Communicator& parent = world.communicator();
   // What this rank finds wrong is said at the first arrival, so that its peers do not wait for it.
   std::string error;
+  TransportTraits transport{
+      .ranks = parent.size(), .full_flat_addressable = parent.full_flat_addressable(), .scratch = parent.scratch_bytes(parent.size())};
   try {
-    placement_ = runtime::place(
-        spec_, options_,
-        {.ranks = parent.size(), .full_flat_addressable = parent.full_flat_addressable(), .scratch = parent.scratch_bytes(parent.size())});
+    placement_ = runtime::place(spec_, options_, transport);
     groups_ = runtime::resolve_groups(spec_, options_);
   } catch (const std::exception& e) { error = e.what(); }  // UsageError, or whatever Options::groups throws
   // A deadline that cannot be is reported at that arrival too, which must still run.
@@ -52,7 +52,17 @@ EngineImpl::EngineImpl(const World& world, ModelSpec spec, Options options) : sp
   if (error.empty()) setup.say(words);
   runtime::arrive(*context_, setup);
 
+  // Shared memory that cannot be had is found out before it is touched. Slots then take the place of what would have been read in place,
+  // which the budget may not hold: an error found after the first arrival is said at the second.
   ArrivalRecord memory = record(ArrivalKind::memory, {});
+  if (const std::string refused = communicator_->reserve(placement_.shared); !refused.empty()) {
+    transport.full_flat_addressable = communicator_->full_flat_addressable();
+    try {
+      placement_ = runtime::place(spec_, options_, transport);
+      placement_.forecast.decisions.push_back("gathers and reductions copy: " + refused);
+    } catch (const UsageError& e) { memory = record(ArrivalKind::memory, e.what()); }
+    runtime::arrive(*context_, memory);
+  }
   try {
     storage_ = std::make_unique<runtime::Storage>(placement_, *communicator_, ledger_);
   } catch (const OutOfMemory& e) {
@@ -73,6 +83,7 @@ ArrivalRecord EngineImpl::record(ArrivalKind kind, const std::string& error) con
   mine.kind = kind;
   mine.leaves = leaves_;
   mine.gathers = communicator_->submitted(Channel::gather);
+  if (parameters_) mine.leased = parameters_->order();
   mine.reductions = communicator_->submitted(Channel::reduce);
   if (!error.empty()) {
     mine.error = runtime::ArrivalError::usage;

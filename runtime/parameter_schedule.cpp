@@ -18,8 +18,9 @@ ParameterSchedule::ParameterSchedule(Context& context, Storage& storage)
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const UnitPlacement& placement = storage.unit(UnitId(static_cast<int>(u)));
     limits_.gathers.push_back(placement.parameter_slot > Bytes(0));
+    shared_.push_back(std::any_of(placement.segments.begin(), placement.segments.end(), [](const auto& s) { return s.parameters_shared; }));
     limits_.own_slot.push_back(placement.own_parameter_slot);
-    if (!limits_.gathers.back()) units_[u].state = ParameterState::gathered;  // whole on this rank, for ever
+    if (!limits_.gathers.back()) units_[u].state = ParameterState::gathered;  // whole, or all shards addressable, for ever
   }
   const std::vector<UnitId>& order = context.spec().order();
   if (!order.empty()) {
@@ -65,7 +66,9 @@ void ParameterSchedule::open(UnitId unit) {
   }
   ++p.leases;
   if (p.slot != nullptr) p.slot->last_used = ++clock_;
-  if (p.leases > 1 || !gathers(unit)) return;
+  if (p.leases > 1) return;
+  if (shared_[index(unit)]) order_ = (order_ ^ (static_cast<std::uint64_t>(unit.value) + 1)) * 0x100000001b3ull;
+  if (!gathers(unit)) return;
   try {
     follow({LeaseEvent::Kind::open, unit});
   } catch (...) {
@@ -149,7 +152,7 @@ void ParameterSchedule::start_gather(UnitId unit, Slot& slot) {
   slot.last_used = ++clock_;
   for (std::size_t i = 0; i < placement.segments.size(); ++i) {
     const SegmentPlacement& s = placement.segments[i];
-    if (s.parameters_whole) continue;
+    if (s.parameters_whole || s.parameters_shared) continue;
     const Region full{slot.buffer.data() + s.parameter_offset.value, slot.buffer.owner()};
     const Region own = storage_.owned_parameters(unit, i);
     slot.pending.push_back(context_.communicator().all_gather({own.data, own.owner}, full, s.share, s.dtype,
@@ -178,7 +181,7 @@ void ParameterSchedule::release(UnitId unit) {
 
 const std::byte* ParameterSchedule::data(UnitId unit, std::size_t segment) const {
   const SegmentPlacement& s = storage_.unit(unit).segments[segment];
-  if (s.parameters_whole) return storage_.segment(unit, segment).parameters.data();
+  if (const std::byte* full = storage_.segment(unit, segment).full_parameters) return full;
   return units_[index(unit)].slot->buffer.data() + s.parameter_offset.value;
 }
 

@@ -35,6 +35,8 @@ class ParameterSchedule {
 
   /// First byte of a segment of a leased unit.
   const std::byte* data(UnitId unit, std::size_t segment) const;
+  /// Fingerprint of the leases so far of units that are read where they lie: no gather compares those between ranks.
+  std::uint64_t order() const { return order_; }
   bool leased(UnitId unit) const { return units_[index(unit)].leases > 0; }
   int leases() const;
   std::string live_leases() const;  ///< "'h.0', 'h.1'"
@@ -47,7 +49,10 @@ class ParameterSchedule {
   /// All ranks have the same plans now: what was learnt is kept.
   void keep_plans() { kept_ = plans_; }
   /// Ranks may differ in what they have learnt since keep_plans(), because one closed a scope that another had to abandon.
-  void restore_plans() { plans_ = kept_; }
+  void restore_plans() {
+    plans_ = kept_;
+    order_ = 0;
+  }
 
  private:
   struct UnitParameters {
@@ -69,8 +74,10 @@ class ParameterSchedule {
   Context& context_;
   Storage& storage_;
   PlanLimits limits_;
+  std::vector<bool> shared_;  // by unit: read where the ranks' shards lie
   std::vector<UnitParameters> units_;
   std::int64_t clock_ = 0;  // counts uses of slots
+  std::uint64_t order_ = 0;
 
   struct Plans {
     StepPlan by_scope[2];

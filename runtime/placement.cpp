@@ -10,7 +10,8 @@
 namespace tessera::runtime {
 namespace {
 
-SegmentPlacement place_segment(const shard::Segment& s, int index, const Options& options, int ranks) {
+SegmentPlacement place_segment(const shard::Segment& s, int index, const Options& options, const TransportTraits& transport) {
+  const int ranks = transport.ranks;
   SegmentPlacement p;
   p.segment = index;
   p.dtype = s.dtype;
@@ -27,6 +28,7 @@ SegmentPlacement place_segment(const shard::Segment& s, int index, const Options
     p.full = s.full;
   }
   p.parameters_whole = options.stage < Stage::parameters || one_shard;
+  p.parameters_shared = !p.parameters_whole && transport.full_flat_addressable;
   p.moments_whole = options.stage < Stage::moments || one_shard;
   p.gradients_whole = options.stage < Stage::gradients || s.replicated || (one_shard && options.micro_batches == 1);
   p.accumulator = p.trainable && p.gradients_whole && options.micro_batches > 1;
@@ -36,7 +38,7 @@ SegmentPlacement place_segment(const shard::Segment& s, int index, const Options
 // Slot offsets and sizes of one unit.
 void lay_slots(UnitPlacement& unit) {
   for (SegmentPlacement& s : unit.segments) {
-    if (!s.parameters_whole) {
+    if (!s.parameters_whole && !s.parameters_shared) {
       s.parameter_offset = unit.parameter_slot;
       unit.parameter_slot += aligned(to_bytes(s.full, s.dtype));
     }
@@ -98,21 +100,25 @@ void choose_own_parameter_slots(const ModelSpec& spec, Placement& p, int slots) 
 
 MemoryBytes count_bytes(const ModelSpec& spec, Placement& p, int parameter_slots, int gradient_slots, Bytes scratch) {
   MemoryBytes b;
+  p.shared = {};
   choose_own_parameter_slots(spec, p, parameter_slots);
   p.parameter_pool_slot = pool_slot(p.units, owns_parameters, parameter_size);
   p.gradient_pool_slot = pool_slot(p.units, owns_gradients, gradient_size);
   for (const UnitPlacement& u : p.units) {
     for (const SegmentPlacement& s : u.segments) {
       b[Category::parameters] += to_bytes(s.parameters_whole ? s.full : s.share, s.dtype);
+      p.shared += to_bytes(s.parameters_whole ? s.full : s.share, s.dtype);
       if (!s.trainable) continue;
       b[Category::moments] += p.moments * to_bytes(s.moments_whole ? s.full : s.share, DType::f32);
       b[Category::gradients] += to_bytes(s.gradients_whole ? s.full : s.share, DType::f32);
+      if (s.gradients_whole) p.shared += to_bytes(s.full, DType::f32);
       if (s.accumulator) b[Category::gradients] += to_bytes(s.share, DType::f32);
     }
     if (u.own_gradient_slot) b[Category::full_gradients] += u.gradient_slot;
   }
   b[Category::full_parameters] = parameter_slots_total(p, parameter_slots);
   b[Category::full_gradients] += p.gradient_pool_slot * std::min(gradient_slots, pool_units(p.units, owns_gradients, gradient_size));
+  p.shared += b[Category::full_parameters] + b[Category::full_gradients];
   b[Category::communication] = scratch;
   for (const Bytes c : b.by_category) b.total += c;
   return b;
@@ -149,7 +155,7 @@ Placement place_as_told(const ModelSpec& spec, const Options& options, const Tra
     const auto& segments = p.layouts.back().segments();
     for (std::size_t i = 0; i < segments.size(); ++i) {
       if (segments[i].content == Elements(0)) continue;
-      unit.segments.push_back(place_segment(segments[i], static_cast<int>(i), options, transport.ranks));
+      unit.segments.push_back(place_segment(segments[i], static_cast<int>(i), options, transport));
       if (segments[i].replicated)
         p.forecast.decisions.push_back(
             fmt::format("unit '{}': its {} {} elements are replicated on every rank (sharded, padding would exceed them)", spec_unit.name,

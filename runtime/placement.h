@@ -20,15 +20,16 @@ struct SegmentPlacement {
   bool trainable = true;
   bool replicated = false;  ///< too small to shard: treated as at stage 0
   bool parameters_whole = true;
-  bool gradients_whole = true;  ///< gradients are written straight into a whole buffer; else into a slot
-  bool accumulator = false;     ///< the sum over leaves has a share-sized buffer of its own, apart from the whole one
-  bool moments_whole = true;    ///< this rank updates the whole segment
-  Elements full{};              ///< elements of the whole segment, with padding; at least share · ranks
-  Elements share{};             ///< what one rank owns in gathers and reductions: [rank · share, (rank + 1) · share)
-  Elements content{};           ///< without trailing padding
-  Bytes parameter_offset{};     ///< in a parameter slot, where parameters are gathered
-  Bytes gradient_offset{};      ///< in a gradient slot, where gradients are reduced from one
-  Bytes extra_offset{};         ///< in the slot of a gradient lease beyond the declared uses: all trainable segments
+  bool parameters_shared = false;  ///< not whole here, but all ranks' shards form the full flat in shared memory: nothing is gathered
+  bool gradients_whole = true;     ///< gradients are written straight into a whole buffer; else into a slot
+  bool accumulator = false;        ///< the sum over leaves has a share-sized buffer of its own, apart from the whole one
+  bool moments_whole = true;       ///< this rank updates the whole segment
+  Elements full{};                 ///< elements of the whole segment, with padding; at least share · ranks
+  Elements share{};                ///< what one rank owns in gathers and reductions: [rank · share, (rank + 1) · share)
+  Elements content{};              ///< without trailing padding
+  Bytes parameter_offset{};        ///< in a parameter slot, where parameters are gathered
+  Bytes gradient_offset{};         ///< in a gradient slot, where gradients are reduced from one
+  Bytes extra_offset{};            ///< in the slot of a gradient lease beyond the declared uses: all trainable segments
 };
 
 struct UnitPlacement {
@@ -46,6 +47,7 @@ struct Placement {
   int moments = 0;                         ///< fp32 state vectors of the optimizer
   Bytes parameter_pool_slot{};             ///< bytes of one pool slot: the largest unit without a slot of its own
   Bytes gradient_pool_slot{};
+  Bytes shared{};           ///< of the forecast: what peers read, and so is best allocated where they can
   MemoryForecast forecast;  ///< includes the numbers of pool slots
 };
 

@@ -11,6 +11,10 @@
 namespace tessera::runtime {
 namespace {
 
+void clear(const Buffer& buffer) {
+  if (buffer.bytes() > Bytes(0)) std::memset(buffer.data(), 0, static_cast<std::size_t>(buffer.bytes().value));
+}
+
 Region inside(const Buffer& buffer, Bytes offset) { return {buffer.data() + offset.value, buffer.owner()}; }
 
 // Elements of a segment-shaped buffer that belong to no tensor and are not zero. `begin` is the buffer's first element in the segment.
@@ -39,12 +43,22 @@ Storage::Storage(const Placement& placement, Communicator& communicator, std::sh
     std::vector<SegmentStorage> segments;
     for (const SegmentPlacement& s : unit.segments) {
       SegmentStorage m;
-      m.parameters = zeroed(to_bytes(s.parameters_whole ? s.full : s.share, s.dtype), Category::parameters);
+      const Bytes parameters = to_bytes(s.parameters_whole ? s.full : s.share, s.dtype);
+      if (s.parameters_shared) {
+        Communicator::Flat flat = communicator_.allocate_flat(parameters, Category::parameters, ledger_);
+        m.parameters = std::move(flat.shard);
+        m.full_parameters = flat.full;
+        clear(m.parameters);
+      } else {
+        m.parameters = zeroed(parameters, Category::parameters, ReadBy::peers);
+        if (s.parameters_whole) m.full_parameters = m.parameters.data();
+      }
       if (s.trainable) {
-        m.gradients = zeroed(to_bytes(s.gradients_whole ? s.full : s.share, DType::f32), Category::gradients);
-        if (s.accumulator) m.accumulator = zeroed(to_bytes(s.share, DType::f32), Category::gradients);
+        m.gradients = zeroed(to_bytes(s.gradients_whole ? s.full : s.share, DType::f32), Category::gradients,
+                             s.gradients_whole ? ReadBy::peers : ReadBy::this_rank);
+        if (s.accumulator) m.accumulator = zeroed(to_bytes(s.share, DType::f32), Category::gradients, ReadBy::this_rank);
         for (int i = 0; i < placement_.moments; ++i)
-          m.moments[static_cast<std::size_t>(i)] = zeroed(to_bytes(update_count(s), DType::f32), Category::moments);
+          m.moments[static_cast<std::size_t>(i)] = zeroed(to_bytes(update_count(s), DType::f32), Category::moments, ReadBy::this_rank);
       }
       if (core::planted(core::Fault::dirty_padding) && s.content < s.full) {
         const std::int64_t n = to_bytes(s.parameters_whole ? s.full : s.share, s.dtype).value;
@@ -74,9 +88,9 @@ Storage::Storage(const Placement& placement, Communicator& communicator, std::sh
   pool(gradient_pool_, placement_.forecast.gradient_slots, placement_.gradient_pool_slot, Category::full_gradients);
 }
 
-Buffer Storage::zeroed(Bytes bytes, Category category) {
-  Buffer b = communicator_.allocate(bytes, category, ledger_);
-  if (bytes > Bytes(0)) std::memset(b.data(), 0, static_cast<std::size_t>(bytes.value));
+Buffer Storage::zeroed(Bytes bytes, Category category, ReadBy readers) {
+  Buffer b = readers == ReadBy::peers ? communicator_.allocate(bytes, category, ledger_) : Buffer(bytes, category, ledger_);
+  clear(b);
   return b;
 }
 
@@ -84,7 +98,7 @@ Buffer Storage::extra(Bytes bytes, Category category, Bytes budget, const std::s
   if (budget > Bytes(0) && ledger_->current().total + bytes > budget)
     throw UsageError(fmt::format("{} needs {} bytes more than the memory budget of {} leaves", what,
                                  (ledger_->current().total + bytes - budget).value, budget.value));
-  return zeroed(bytes, category);
+  return zeroed(bytes, category, category == Category::full_gradients ? ReadBy::peers : ReadBy::this_rank);
 }
 
 Region Storage::owned_parameters(UnitId unit, std::size_t i) const {

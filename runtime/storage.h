@@ -14,10 +14,11 @@ namespace tessera::runtime {
 
 /// Memory of one segment on this rank.
 struct SegmentStorage {
-  Buffer parameters;              ///< whole, or this rank's share
-  Buffer gradients;               ///< whole (the caller writes into it), or this rank's share of the sum
-  Buffer accumulator;             ///< share of the sum over leaves, where `gradients` is whole and there are several leaves
-  std::array<Buffer, 3> moments;  ///< as many as the optimizer has
+  Buffer parameters;                           ///< whole, or this rank's share
+  const std::byte* full_parameters = nullptr;  ///< the whole, where no rank needs a slot for it: `parameters` itself, or all ranks' shares
+  Buffer gradients;                            ///< whole (the caller writes into it), or this rank's share of the sum
+  Buffer accumulator;                          ///< share of the sum over leaves, where `gradients` is whole and there are several leaves
+  std::array<Buffer, 3> moments;               ///< as many as the optimizer has
 };
 
 /// A place for one unit's full flat.
@@ -63,7 +64,8 @@ class Storage {
 
  private:
   static std::size_t index(UnitId u) { return static_cast<std::size_t>(u.value); }
-  Buffer zeroed(Bytes bytes, Category category);
+  enum class ReadBy : std::uint8_t { this_rank, peers };
+  Buffer zeroed(Bytes bytes, Category category, ReadBy readers);
 
   Placement placement_;
   Communicator& communicator_;

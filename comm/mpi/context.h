@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "comm/failure.h"
+#include "comm/inquest.h"
 #include "comm/mpi/exchange.h"
-#include "comm/mpi/inquest.h"
 #include "comm/mpi/signal.h"
 #include "comm/recorder.h"
 #include "core/mutex.h"

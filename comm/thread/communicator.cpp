@@ -18,25 +18,12 @@
 
 namespace tessera::comm {
 
-struct ThreadCommunicator::Counter {
-  core::Mutex mutex;
-  Traffic traffic TESSERA_GUARDED_BY(mutex);
-
-  void add(const Traffic& more) {
-    const core::MutexLock lock(mutex);
-    traffic.payload_sent += more.payload_sent;
-    traffic.payload_received += more.payload_received;
-    traffic.control_sent += more.control_sent;
-    traffic.control_received += more.control_received;
-  }
-};
-
 ThreadCommunicator::ThreadCommunicator(std::shared_ptr<Hub> hub, Rank rank, const TransportOptions& options)
     : Communicator(rank, hub->ranks(), options.deadline),
       hub_(std::move(hub)),
       options_(options),
       host_(host_name()),
-      counter_(std::make_shared<Counter>()) {
+      counter_(std::make_shared<TrafficCounter>()) {
   hub_->join(rank, shared_recorder());
 }
 
@@ -104,9 +91,6 @@ void ThreadCommunicator::abort(const std::string& cause) noexcept {
   leave();
 }
 
-Traffic ThreadCommunicator::traffic() const {
-  const core::MutexLock lock(counter_->mutex);
-  return counter_->traffic;
-}
+Traffic ThreadCommunicator::traffic() const { return counter_->total(); }
 
 }  // namespace tessera::comm

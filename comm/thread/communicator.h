@@ -6,6 +6,7 @@
 
 #include "comm/recorder.h"
 #include "comm/thread/hub.h"
+#include "comm/traffic.h"
 #include "tessera/communicator.h"
 
 namespace tessera::comm {
@@ -29,13 +30,12 @@ class ThreadCommunicator final : public Communicator {
   Traffic traffic() const override;
 
  private:
-  struct Counter;
   void start(std::shared_ptr<Operation> operation, Stream& stream) override;
 
   const std::shared_ptr<Hub> hub_;
   const TransportOptions options_;
   const std::string host_;
-  const std::shared_ptr<Counter> counter_;  // operations on their way share it
+  const std::shared_ptr<TrafficCounter> counter_;  // operations on their way share it
 };
 
 }  // namespace tessera::comm

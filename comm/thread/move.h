@@ -17,7 +17,4 @@ enum class Moved : std::uint8_t { wholly, in_part };
 /// `operations` are all ranks', in rank order.
 Moved move_data(const std::vector<std::shared_ptr<Operation>>& operations, Rank rank, Bytes chunk, const std::function<bool()>& stop);
 
-/// What this rank would send and receive for `operation` if its data travelled as messages.
-Traffic traffic_of(const Operation& operation, Rank rank, int ranks);
-
 }  // namespace tessera::comm

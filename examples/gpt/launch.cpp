@@ -41,17 +41,24 @@ tessera::TransportOptions transport_options(const Config& config) {
 }
 
 int run_processes([[maybe_unused]] const Config& config, [[maybe_unused]] int argc, [[maybe_unused]] char** argv,
-                  [[maybe_unused]] const std::function<int(tessera::World&)>& body) {
+                  [[maybe_unused]] const RankBody& body) {
 #ifdef TESSERA_WITH_MPI
   try {
-    tessera::World world = tessera::mpi_world(argc, argv, transport_options(config));
-    return body(world);
+    const tessera::TransportOptions options = transport_options(config);
+    tessera::World met = tessera::mpi_world(argc, argv, options);
+    if (config.transport == "mpi") return body(met, {});
+    if (config.transport == "node") {
+      tessera::World world = tessera::node_world(met, options);
+      return body(world, {});
+    }
+    tessera::ChosenWorld chosen = tessera::fastest_world(met, options);
+    return body(chosen.world, "transport " + chosen.why);
   } catch (const tessera::UsageError& e) { return refuse(e.what()); } catch (const std::exception& e) {
     std::fputs(fmt::format("train_gpt: rank {}: {}\n", launched_rank(), e.what()).c_str(), stderr);
     return 1;
   }
 #else
-  return refuse("--transport mpi: this build has no MPI; build with it, or use --transport thread --threads N without mpirun");
+  return refuse("processes meet over MPI, which this build has not; build with it, or use --transport thread --threads N without mpirun");
 #endif
 }
 
@@ -59,7 +66,7 @@ int run_processes([[maybe_unused]] const Config& config, [[maybe_unused]] int ar
 
 int launched_rank() { return from_environment({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}, 0); }
 
-int launch(const CommandLine& line, int argc, char** argv, const std::function<int(tessera::World&)>& body) {
+int launch(const CommandLine& line, int argc, char** argv, const RankBody& body) {
   const Config& config = line.config;
   const int processes = launched_ranks();
   const bool threads_asked = config.transport == "thread" || (config.transport == "auto" && config.given.contains("--threads"));
@@ -67,11 +74,12 @@ int launch(const CommandLine& line, int argc, char** argv, const std::function<i
     return refuse(fmt::format("--transport thread under a launcher of {} processes would train {} times; start it without mpirun",
                               processes, processes));
   }
-  if (config.transport == "mpi" || (processes > 0 && !threads_asked)) return run_processes(config, argc, argv, body);
+  if (config.transport == "mpi" || config.transport == "node" || (processes > 0 && !threads_asked))
+    return run_processes(config, argc, argv, body);
   const int ranks = static_cast<int>(config.threads);
   if (!line.error.empty()) return refuse(line.error);
   std::vector<int> codes(static_cast<std::size_t>(ranks), 0);
-  const auto of_rank = [&](tessera::World& world) { codes[static_cast<std::size_t>(world.rank().value)] = body(world); };
+  const auto of_rank = [&](tessera::World& world) { codes[static_cast<std::size_t>(world.rank().value)] = body(world, {}); };
   try {
     tessera::run_threads(ranks, of_rank, transport_options(config));
   } catch (const tessera::UsageError& e) { return refuse(e.what()); }

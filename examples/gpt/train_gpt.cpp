@@ -30,9 +30,10 @@ void wait_for_debugger(const tessera::World& world, std::int64_t rank) {
   while (go == 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
 }
 
-int run(tessera::World& world, const gpt::CommandLine& line) {
+int run(tessera::World& world, const std::string& why_this_transport, const gpt::CommandLine& line) {
   try {
     gpt::Setup setup = gpt::prepare(world, line);
+    if (!why_this_transport.empty()) setup.decisions.insert(setup.decisions.begin(), why_this_transport);
     wait_for_debugger(world, setup.config.hang_rank);
     gpt::train(world, setup);
     return 0;
@@ -56,5 +57,5 @@ int main(int argc, char** argv) {
   }
   // Block sizes of the products, and so their bits, from these and not from this processor's caches.
   Eigen::setCpuCacheSizes(32 << 10, 512 << 10, 4 << 20);
-  return gpt::launch(line, argc, argv, [&](tessera::World& world) { return run(world, line); });
+  return gpt::launch(line, argc, argv, [&](tessera::World& world, const std::string& why) { return run(world, why, line); });
 }

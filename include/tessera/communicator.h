@@ -90,6 +90,9 @@ struct TransportOptions {
   std::chrono::milliseconds deadline{60'000};
   /// For tests: each phase of each operation first sleeps a random time up to this.
   std::chrono::microseconds random_delay{0};
+  /// node: most bytes that the ranks of a host share, all together; 0 is what the host and the control group have free. A model that
+  /// needs more still runs, over copies.
+  Bytes shared_memory{};
 };
 
 /// Bytes that crossed rank boundaries, counted at the sender and at the receiver. Payload is what the gather and reduce channels
@@ -148,12 +151,25 @@ class TESSERA_API Communicator {
   /// allocated.
   virtual Bytes scratch_bytes(int size) const = 0;
 
-  /// True where the shards of a unit already form its full flat for every rank, so that a gather copies nothing and needs no slot. So far
-  /// only in worlds of one rank; reserved for transports through memory that ranks share.
+  /// True where the shards of a unit can already form its full flat for every rank (allocate_flat), so that a gather copies nothing and
+  /// needs no slot: in worlds of one rank, and where ranks share memory.
   virtual bool full_flat_addressable() const = 0;
+
+  /// Collective; blocks. Asks whether allocate() and allocate_flat() may give `bytes` to this rank, and to the others what they ask for,
+  /// out of memory that ranks share. Empty: yes. Otherwise why not, the same on every rank; then allocate() gives private memory, which
+  /// costs copies, and full_flat_addressable() is false. Where nothing is shared there is nothing to refuse.
+  virtual std::string reserve(Bytes bytes);
 
   /// Memory fit for this transport. Local.
   virtual Buffer allocate(Bytes bytes, Category category, std::shared_ptr<MemoryLedger> ledger);
+
+  /// Memory of all ranks' shards, in rank order.
+  struct Flat {
+    Buffer shard;                     ///< this rank's: entered in its ledger, written by it alone
+    const std::byte* full = nullptr;  ///< the first rank's; read it only where all ranks have said that theirs is written (a barrier)
+  };
+  /// Every rank must ask for the same flats in the same order. Throws UsageError unless full_flat_addressable().
+  virtual Flat allocate_flat(Bytes per_rank, Category category, std::shared_ptr<MemoryLedger> ledger);
 
   /// Names for errors and dumps: names[i] belongs to UnitId(i).
   void name_units(std::vector<std::string> names);

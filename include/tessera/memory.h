@@ -67,6 +67,8 @@ class TESSERA_API Buffer {
   /// Host memory, not initialised in release builds, filled with NaN patterns in builds with TESSERA_POISON.
   /// Throws OutOfMemory naming the category and the bytes.
   Buffer(Bytes bytes, Category category, std::shared_ptr<MemoryLedger> ledger);
+  /// Memory that somebody else has made, entered in the ledger until the last reference goes.
+  Buffer(std::shared_ptr<std::byte> memory, Bytes bytes, Category category, std::shared_ptr<MemoryLedger> ledger);
 
   std::byte* data() const { return data_.get(); }
   Bytes bytes() const { return bytes_; }

@@ -1,8 +1,10 @@
-// Where a program gets its ranks from: threads of this process (here), MPI (tessera/backends/mpi.h).
+// Where a program gets its ranks from: threads of this process (here), MPI (tessera/backends/mpi.h); and how ranks that have met choose a
+// faster way than the one they met on.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -31,5 +33,17 @@ std::vector<World> thread_world(int ranks, const TransportOptions& options = {})
 /// Runs body(world) on `ranks` threads and joins them. When bodies throw, the first cause is rethrown: an exception that is not
 /// the echo of a peer's failure (CommFailure, StepInterrupted) before one that is.
 void run_threads(int ranks, const std::function<void(World&)>& body, const TransportOptions& options = {});
+
+/// The ranks of `over` again, through memory that they share; `over` is only where they meet. Collective. Throws UsageError where they are
+/// not processes of one host, RuntimeFailure on every rank where the system lets no memory be shared, saying what it refused.
+World node_world(const World& over, const TransportOptions& options = {});
+
+/// The fastest transport for where the ranks of `over` are, and why it was chosen.
+struct ChosenWorld {
+  World world;
+  std::string why;
+};
+/// Collective. Processes on one host: node. Otherwise, and where memory cannot be shared, `over` itself.
+ChosenWorld fastest_world(const World& over, const TransportOptions& options = {});
 
 }  // namespace tessera

@@ -30,10 +30,36 @@ class MpiRanks final : public RankLauncher {
   bool broken_ = false;
 };
 
+// The ranks meet over MPI and then share memory: a new node world is cheap, and none breaks another.
+class NodeRanks final : public RankLauncher {
+ public:
+  NodeRanks(int& argc, char**& argv, const TransportOptions& defaults) : met_(mpi_world(argc, argv)), defaults_(defaults) {}
+
+  void run(const std::function<void(World&)>& body, const std::optional<TransportOptions>& options) override {
+    World world = node_world(met_, options.value_or(defaults_));
+    try {
+      body(world);
+    } catch (const std::exception& e) {
+      world.communicator().abort(std::string("a test's body threw: ") + e.what());
+      throw;
+    }
+  }
+  int ranks() const override { return met_.size(); }
+  int rank_of_process() const override { return met_.rank().value; }
+
+ private:
+  World met_;
+  TransportOptions defaults_;
+};
+
 }  // namespace
 
 std::unique_ptr<RankLauncher> launch_mpi(int& argc, char**& argv, const TransportOptions& defaults) {
   return std::make_unique<MpiRanks>(argc, argv, defaults);
+}
+
+std::unique_ptr<RankLauncher> launch_node(int& argc, char**& argv, const TransportOptions& defaults) {
+  return std::make_unique<NodeRanks>(argc, argv, defaults);
 }
 
 }  // namespace tessera::testing

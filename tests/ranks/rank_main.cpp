@@ -1,5 +1,5 @@
 // main() of tests on ranks:
-//   --transport thread|mpi --ranks N --watchdog S [--chunk BYTES] [--delay-us N] [--deadline-ms N] [doctest's own flags]
+//   --transport thread|node|mpi --ranks N --watchdog S [--chunk BYTES] [--delay-us N] [--deadline-ms N] [doctest's own flags]
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <condition_variable>
 #include <cstdio>
@@ -56,7 +56,7 @@ void watch(int seconds) {
   if (s.ended_changed.wait_for(lock, std::chrono::seconds(seconds), [&s] { return s.ended; })) return;
   bark(seconds);
   // mpirun ends the peers as soon as this process is gone: let them print first.
-  if (s.transport == "mpi") s.ended_changed.wait_for(lock, std::chrono::seconds(3), [] { return false; });
+  if (s.transport != "thread") s.ended_changed.wait_for(lock, std::chrono::seconds(3), [] { return false; });
   std::_Exit(kWatchdogExit);
 }
 
@@ -76,9 +76,10 @@ void run(std::string_view claim, RankBody body, const std::optional<TransportOpt
 }
 
 int usage(const char* problem) {
-  std::fprintf(stderr,
-               "rank test: %s; usage: --transport thread|mpi --ranks N [--watchdog S] [--chunk BYTES] [--delay-us N] [--deadline-ms N]\n",
-               problem);
+  std::fprintf(
+      stderr,
+      "rank test: %s; usage: --transport thread|node|mpi --ranks N [--watchdog S] [--chunk BYTES] [--delay-us N] [--deadline-ms N]\n",
+      problem);
   return 2;
 }
 
@@ -127,6 +128,8 @@ int main(int argc, char** argv) {
 #ifdef TESSERA_WITH_MPI
   } else if (state().transport == "mpi") {
     state().launcher = tessera::testing::launch_mpi(argc, argv, options);
+  } else if (state().transport == "node") {
+    state().launcher = tessera::testing::launch_node(argc, argv, options);
 #endif
   } else {
     return tessera::testing::usage("this build has no such transport");
@@ -134,7 +137,7 @@ int main(int argc, char** argv) {
   if (state().launcher->ranks() != ranks) return tessera::testing::usage("--ranks is not what mpirun started");
 
   doctest::Context context(argc, argv);
-  if (state().transport == "mpi") context.setOption("no-colors", true);  // mpirun gives its processes a terminal
+  if (state().transport != "thread") context.setOption("no-colors", true);  // mpirun gives its processes a terminal
   if (state().launcher->rank_of_process() != 0) context.setOption("minimal", true);
   std::thread dog(tessera::testing::watch, watchdog);
   const int result = context.run();

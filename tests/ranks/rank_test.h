@@ -4,9 +4,9 @@
 //   RANK_TEST_WITH("order: an extra call names both sides", {.deadline = std::chrono::seconds(3)}) (tessera::World& world) { ... }
 //
 // A RANK_TEST is a doctest test case whose body runs once per rank: on threads of this process (thread; a new world each time), or in this
-// process as the one rank that it is (mpi; one world for all RANK_TESTs, a world of its own for RANK_TEST_WITH). A body that breaks its
-// communicator on purpose takes RANK_TEST_WITH. CHECK and REQUIRE may be used on every rank; SUBCASE may not: rank threads share it.
-// A failure on any rank, also an exception that leaves a body, fails the test.
+// process as the one rank that it is (mpi: one world for all RANK_TESTs, a world of its own for RANK_TEST_WITH; node: always a new one). A
+// body that breaks its communicator on purpose takes RANK_TEST_WITH. CHECK and REQUIRE may be used on every rank; SUBCASE may not: rank
+// threads share it. A failure on any rank, also an exception that leaves a body, fails the test.
 //
 // A watchdog ends the process, after every rank's last operations, before CTest's TIMEOUT would.
 #pragma once
@@ -27,7 +27,7 @@ void run_on_every_rank(std::string_view claim, RankBody body);
 void run_on_every_rank(std::string_view claim, RankBody body, const TransportOptions& options);
 
 int ranks();                                ///< of the worlds of this run
-std::string_view transport();               ///< "thread" or "mpi"
+std::string_view transport();               ///< "thread", "node" or "mpi"
 const TransportOptions& default_options();  ///< of RANK_TEST: a deadline fit for tests, and --chunk, --delay-us, --deadline-ms
 
 /// Every rank has come here. Over the world's own communicator: before a test breaks another one, so that this does not reach a rank that
@@ -36,6 +36,9 @@ inline void meet(World& world) {
   Stream stream("meet");
   world.communicator().barrier({}, stream).wait_host();
 }
+
+/// Whether a gather at stage 3 moves anything: not on one rank, nor where ranks share memory.
+inline bool gathers_copy(const World& world) { return !world.communicator().full_flat_addressable(); }
 
 /// While it lives, the watchdog prints dump() too; for the communicator of an engine, which the world does not know.
 class Watched {

@@ -3,12 +3,13 @@
 
 #include <map>
 
+#include "comm/inquest.h"
 #include "comm/mpi/bootstrap.h"
-#include "comm/mpi/inquest.h"
 #include "comm/mpi/scratch.h"
 #include "comm/mpi/signal.h"
 
 using namespace tessera;
+using namespace tessera::comm;
 using namespace tessera::comm::mpi;
 using std::chrono::milliseconds;
 

@@ -1,4 +1,4 @@
-#include "comm/mpi/inquest.h"
+#include "comm/inquest.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "comm/recorder.h"
 
-namespace tessera::comm::mpi {
+namespace tessera::comm {
 
 namespace {
 
@@ -60,4 +60,4 @@ std::string verdict_message(const Verdict& verdict, const Inquest& inquest, cons
   return out;
 }
 
-}  // namespace tessera::comm::mpi
+}  // namespace tessera::comm

@@ -10,7 +10,7 @@
 
 #include "tessera/types.h"
 
-namespace tessera::comm::mpi {
+namespace tessera::comm {
 
 using Clock = std::chrono::steady_clock;
 
@@ -50,4 +50,4 @@ Verdict judge(const Inquest& inquest, const std::vector<Rank>& missing);
 /// "rank 2 did not come to ... within 3.000 s of rank 0; rank 1 is in ...; rank 2 does not answer: ..."
 std::string verdict_message(const Verdict& verdict, const Inquest& inquest, const Wait& wait, Rank asking);
 
-}  // namespace tessera::comm::mpi
+}  // namespace tessera::comm
