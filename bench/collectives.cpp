@@ -1,24 +1,31 @@
-// The speed of collectives between processes of one host, as ratios whose two terms are measured in turn within this run:
+// The speed of collectives between processes of one host, as ratios whose terms are measured in turn within this run:
 //
-//   reduce_scatter over mpi   against   Open MPI's own MPI_Reduce_scatter_block    (bytes of the full buffer per second)
-//   all_gather over mpi       against   Open MPI's own MPI_Allgather               (bytes of the full buffer per second)
+//   reduce_scatter over mpi    against   Open MPI's own MPI_Reduce_scatter_block    (bytes of the full buffer per second)
+//   all_gather over mpi        against   Open MPI's own MPI_Allgather
+//   reduce_scatter over node   against   MPI_Reduce_scatter_block, and against a bare loop that reads and adds the same memory
+//   all_gather over node       against   memcpy of as many bytes, into private memory
 //
-// for full buffers of 16, 64 and 256 MiB, on 2 and on 4 ranks. Started without mpirun, it starts itself under it.
+// for full buffers of 16, 64 and 256 MiB, on 2 and on 4 ranks; and how long an engine's gather over node takes, whatever the size. Started
+// without mpirun, it starts itself under it.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bench/measure.h"
+#include "bench/memory_loop.h"
 #include "tessera/backends/mpi.h"
+#include "tessera/engine.h"
 
 namespace {
 
@@ -28,6 +35,7 @@ struct Settings {
   int alternations = 15;
   std::string json;
   std::vector<int> ranks = {2, 4};
+  std::string transport = "all";
   bool worker = false;
 };
 
@@ -36,12 +44,11 @@ constexpr std::int64_t kMiB = 1 << 20;
 /// What one rank needs to measure.
 class Ranks {
  public:
-  explicit Ranks(World& world)
+  explicit Ranks(const World& world)
       : world_(world),
         communicator_(world.communicator().split(0, world.rank().value, std::make_shared<MemoryLedger>(), std::chrono::seconds(60))) {}
 
   int size() const { return world_.size(); }
-  bool first() const { return world_.rank() == Rank(0); }
   Communicator& communicator() { return *communicator_; }
   Stream& stream() { return stream_; }
 
@@ -55,58 +62,147 @@ class Ranks {
 
  private:
   static Label control() { return {.channel = Channel::control}; }
-  World& world_;
+  const World world_;
   std::shared_ptr<Communicator> communicator_;
   Stream stream_{"bench"};
 };
 
-void measure(Ranks& ranks, bench::Table* table, int alternations) {
+/// What is measured for one size. `ours` are the transport's, on memory that suits it.
+struct Contest {
+  std::string name;
+  double target;
+  std::function<void()> ours;
+  std::string other_name;
+  std::function<void()> other;
+};
+
+void measure(Ranks& ranks, bench::Table* table, int alternations, double bytes, const std::string& where,
+             const std::vector<Contest>& contests) {
+  std::vector<bench::Term> ours, others;
+  for (const Contest& c : contests) {
+    ours.push_back({"ours", {}});
+    others.push_back({c.other_name, {}});
+  }
+  for (int i = -1; i < alternations; ++i)
+    for (std::size_t c = 0; c < contests.size(); ++c) {
+      const double a = bytes / ranks.seconds(contests[c].ours), b = bytes / ranks.seconds(contests[c].other);
+      if (i < 0) continue;  // pages and connections are made
+      ours[c].figures.push_back(a);
+      others[c].figures.push_back(b);
+    }
+  if (table == nullptr) return;
+  for (std::size_t c = 0; c < contests.size(); ++c)
+    table->add(fmt::format("{}, {}", contests[c].name, where), "B/s", contests[c].target, ours[c], others[c]);
+}
+
+void reduce_scatter_of_mpi(const float* full, float* shard, std::size_t per_rank) {
+  MPI_Reduce_scatter_block(full, shard, static_cast<int>(per_rank), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
+void measure_mpi(Ranks& ranks, bench::Table* table, int alternations) {
   const auto w = static_cast<std::size_t>(ranks.size());
   for (const std::int64_t mib : {16, 64, 256}) {
-    const auto shard_elements = static_cast<std::size_t>(mib * kMiB) / sizeof(float) / w;
-    std::vector<float> full(shard_elements * w, 1.0f), shard(shard_elements, 1.0f);
-    const Elements count(static_cast<std::int64_t>(shard_elements));
-    const auto bytes = static_cast<double>(full.size() * sizeof(float));
+    const auto per_rank = static_cast<std::size_t>(mib * kMiB) / sizeof(float) / w;
+    std::vector<float> full(per_rank * w, 1.0f), shard(per_rank, 1.0f);
+    const Elements count(static_cast<std::int64_t>(per_rank));
+    measure(ranks, table, alternations, static_cast<double>(full.size() * sizeof(float)),
+            fmt::format("{} MiB, {} ranks, mpi", mib, ranks.size()),
+            {{"reduce_scatter", ranks.size() == 2 ? 3.5 : 2.5,
+              [&] {
+                ranks.communicator()
+                    .reduce_scatter({full.data()}, {shard.data()}, count, DType::f32, Fold::start, {.channel = Channel::reduce},
+                                    ranks.stream())
+                    .wait_host();
+              },
+              "Open MPI", [&] { reduce_scatter_of_mpi(full.data(), shard.data(), per_rank); }},
+             {"all_gather", 1.0,
+              [&] {
+                ranks.communicator()
+                    .all_gather({shard.data()}, {full.data()}, count, DType::f32, {.channel = Channel::gather}, ranks.stream())
+                    .wait_host();
+              },
+              "Open MPI",
+              [&] {
+                MPI_Allgather(shard.data(), static_cast<int>(per_rank), MPI_FLOAT, full.data(), static_cast<int>(per_rank), MPI_FLOAT,
+                              MPI_COMM_WORLD);
+              }}});
+  }
+}
+
+void measure_node(Ranks& ranks, bench::Table* table, int alternations) {
+  const auto w = static_cast<std::size_t>(ranks.size());
+  const auto rank = static_cast<std::size_t>(ranks.communicator().rank().value);
+  for (const std::int64_t mib : {16, 64, 256}) {
+    const auto per_rank = static_cast<std::size_t>(mib * kMiB) / sizeof(float) / w;
+    const auto bytes = static_cast<std::int64_t>(per_rank * w * sizeof(float));
+    const Elements count(static_cast<std::int64_t>(per_rank));
+    // A flat of flats, so that the bare loop can look at the peers' memory too.
+    const auto ledger = std::make_shared<MemoryLedger>();
+    const Communicator::Flat fulls = ranks.communicator().allocate_flat(Bytes(bytes), Category::full_gradients, ledger);
+    std::vector<float> shard(per_rank), looped(per_rank), copy(per_rank * w, 1.0f), gathered(per_rank * w, 1.0f);
+    auto* full = fulls.shard.as<float>();
+    std::fill_n(full, per_rank * w, 1.0f);
+    const Region mine{full, fulls.shard.owner()};
+    const auto bare_loop = [&] {
+      std::vector<const float*> parts;
+      for (std::size_t r = 0; r < w; ++r)
+        parts.push_back(reinterpret_cast<const float*>(fulls.full + static_cast<std::int64_t>(r) * bytes) + rank * per_rank);
+      bench::add(parts.data(), static_cast<int>(w), looped.data(), count.value);
+    };
     const auto reduce = [&] {
       ranks.communicator()
-          .reduce_scatter({full.data()}, {shard.data()}, count, DType::f32, Fold::start, {.channel = Channel::reduce}, ranks.stream())
+          .reduce_scatter({mine.data, mine.owner}, {shard.data()}, count, DType::f32, Fold::start, {.channel = Channel::reduce},
+                          ranks.stream())
           .wait_host();
     };
+    // Of another flat's shards: what is gathered lies in the segment, what it is gathered into does not.
     const auto gather = [&] {
       ranks.communicator()
-          .all_gather({shard.data()}, {full.data()}, count, DType::f32, {.channel = Channel::gather}, ranks.stream())
+          .all_gather({full, mine.owner}, {gathered.data()}, count, DType::f32, {.channel = Channel::gather}, ranks.stream())
           .wait_host();
     };
-    const auto of_mpi_reduce = [&] {
-      MPI_Reduce_scatter_block(full.data(), shard.data(), static_cast<int>(shard_elements), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-    };
-    const auto of_mpi_gather = [&] {
-      MPI_Allgather(shard.data(), static_cast<int>(shard_elements), MPI_FLOAT, full.data(), static_cast<int>(shard_elements), MPI_FLOAT,
-                    MPI_COMM_WORLD);
-    };
-    bench::Term ours_reduce{"ours", {}}, theirs_reduce{"Open MPI", {}}, ours_gather{"ours", {}}, theirs_gather{"Open MPI", {}};
-    for (int i = -1; i < alternations; ++i) {
-      const double a = bytes / ranks.seconds(reduce), b = bytes / ranks.seconds(of_mpi_reduce);
-      const double c = bytes / ranks.seconds(gather), d = bytes / ranks.seconds(of_mpi_gather);
-      if (i < 0) continue;  // pages and connections are made
-      ours_reduce.figures.push_back(a);
-      theirs_reduce.figures.push_back(b);
-      ours_gather.figures.push_back(c);
-      theirs_gather.figures.push_back(d);
+    const auto copy_alone = [&] { std::memcpy(copy.data(), full, static_cast<std::size_t>(bytes)); };
+    measure(ranks, table, alternations, static_cast<double>(bytes), fmt::format("{} MiB, {} ranks, node", mib, ranks.size()),
+            {{"reduce_scatter", 5.0, reduce, "Open MPI", [&] { reduce_scatter_of_mpi(full, looped.data(), per_rank); }},
+             {"reduce_scatter", 0.8, reduce, "bare loop", bare_loop},
+             {"bare loop (disturbed below 6.5)", 6.5, bare_loop, "Open MPI", [&] { reduce_scatter_of_mpi(full, shard.data(), per_rank); }},
+             {"all_gather", 0.9, gather, "memcpy", copy_alone}});
+  }
+}
+
+// A gather through a lease: from asking for the unit to having its views.
+void measure_lease(const World& world, bench::Table* table) {
+  for (const std::int64_t mib : {1, 16, 256}) {
+    ModelSpec spec;
+    const UnitId unit = spec.unit("h").tensor("w", {mib * kMiB / 4});
+    Engine engine(world, spec, {.optimizer = Sgd{}});
+    bench::Term ours{"20 us", {}}, most{"gather", {}};
+    for (int i = -10; i < 200; ++i) {
+      std::optional<ParameterLease> lease;
+      const double took = bench::seconds_of([&] { lease.emplace(engine.gather(unit)); });
+      if (i < 0) continue;
+      ours.figures.push_back(20e-6);
+      most.figures.push_back(took);
     }
-    if (table == nullptr) continue;
-    const std::string where = fmt::format("{} MiB, {} ranks, mpi", mib, ranks.size());
-    table->add("reduce_scatter, " + where, "B/s", ranks.size() == 2 ? 3.5 : 2.5, ours_reduce, theirs_reduce);
-    table->add("all_gather, " + where, "B/s", 1.0, ours_gather, theirs_gather);
+    if (table != nullptr)
+      table->add(fmt::format("gather through a lease, {} MiB, {} ranks, node", mib, world.size()), "s", 1.0, ours, most);
   }
 }
 
 int work(int argc, char** argv, const Settings& settings) {
-  World world = mpi_world(argc, argv);
-  Ranks ranks(world);
+  World met = mpi_world(argc, argv);
+  World shared = node_world(met);
   std::unique_ptr<bench::Table> table;
-  if (ranks.first()) table = std::make_unique<bench::Table>("collectives");
-  measure(ranks, table.get(), settings.alternations);
+  if (met.rank() == Rank(0)) table = std::make_unique<bench::Table>("collectives");
+  if (settings.transport != "mpi") {
+    Ranks ranks(shared);
+    measure_node(ranks, table.get(), settings.alternations);
+    measure_lease(shared, table.get());
+  }
+  if (settings.transport != "node") {
+    Ranks ranks(met);
+    measure_mpi(ranks, table.get(), settings.alternations);
+  }
   if (table != nullptr) table->write(settings.json);
   return 0;
 }
@@ -119,8 +215,9 @@ int start(const Settings& settings) {
   nlohmann::ordered_json all;
   for (const int n : settings.ranks) {
     const std::string part = settings.json.empty() ? std::string() : fmt::format("{}.{}", settings.json, n);
-    const std::string command = fmt::format("mpirun --oversubscribe --bind-to none -np {} '{}' --worker --pairs {}{}", n, self,
-                                            settings.alternations, part.empty() ? std::string() : fmt::format(" --json '{}'", part));
+    const std::string command =
+        fmt::format("mpirun --oversubscribe --bind-to none -np {} '{}' --worker --transport {} --pairs {}{}", n, self, settings.transport,
+                    settings.alternations, part.empty() ? std::string() : fmt::format(" --json '{}'", part));
     if (std::system(command.c_str()) != 0) throw std::runtime_error("this failed: " + command);
     if (part.empty()) continue;
     std::ifstream file(part);
@@ -144,6 +241,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "bench_collectives " + std::string(kVersion));
   app.add_option("--pairs", settings.alternations, "alternations")->check(CLI::Range(1, 1000))->capture_default_str();
   app.add_option("--ranks", settings.ranks, "numbers of ranks")->check(CLI::Range(1, 64))->capture_default_str();
+  app.add_option("--transport", settings.transport, "which one")->check(CLI::IsMember({"all", "node", "mpi"}))->capture_default_str();
   app.add_option("--json", settings.json, "write the ratios and every figure to this file");
   app.add_flag("--worker", settings.worker, "this process is a rank");
   CLI11_PARSE(app, argc, argv);
