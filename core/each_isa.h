@@ -10,8 +10,9 @@
 //     TESSERA_FOR_ISA(loop)(...);    // in its_namespace: the one for this machine
 //   #endif
 //
-// Plain loops, left to the compiler: Highway gives the names, the attributes and the repetition. Its functions are not used, since those
-// would have to be linked by whoever links us. No include guard: it works once per pass.
+// Plain loops, left to the compiler, mostly: Highway gives the names, the attributes and the repetition, and its inline operations where a
+// compiler does not see the right instruction. What would have to be linked (its own dispatch) is not used: whoever links us
+// would have to link it too. No include guard: it works once per pass.
 
 #ifndef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)

@@ -13,9 +13,9 @@ namespace {
 
 constexpr int kLowestExponent = 298;  // limb 0 counts units of 2^-298: the square of the smallest subnormal float
 constexpr std::uint32_t kLimbMask = 0xffffffff;
-/// Moves what is above 32 bits of a limb into the next one, from `first` on.
-void carry(std::array<std::int64_t, ExactSum::kLimbs>& limbs, std::size_t first) {
-  for (std::size_t i = first; i + 1 < limbs.size(); ++i) {
+/// Moves what is above 32 bits of a limb into the next one: from `first` to `last`, and on while there is something to move.
+void carry(std::array<std::int64_t, ExactSum::kLimbs>& limbs, std::size_t first, std::size_t last) {
+  for (std::size_t i = first; i + 1 < limbs.size() && (i <= last || limbs[i] >> 32 != 0); ++i) {
     limbs[i + 1] += limbs[i] >> 32;
     limbs[i] &= kLimbMask;
   }
@@ -25,11 +25,11 @@ void carry(std::array<std::int64_t, ExactSum::kLimbs>& limbs, std::size_t first)
 
 void ExactSum::add(double value) {
   if (!(value >= 0.0) || value >= 0x1p306) throw UsageError(fmt::format("an exact sum takes values in [0, 2^306), not {}", value));
-  int exponent = 0;
-  const double fraction = std::frexp(value, &exponent);
-  auto mantissa = static_cast<std::uint64_t>(std::ldexp(fraction, 53));
-  if (mantissa == 0) return;
-  int shift = exponent - 53 + kLowestExponent;
+  const auto bits = std::bit_cast<std::uint64_t>(value);
+  if (bits << 1 == 0) return;
+  const int exponent = static_cast<int>(bits >> 52);  // 0: subnormal, which counts as 1 without the leading one
+  auto mantissa = (bits & 0xfffffffffffffu) | (exponent == 0 ? 0 : std::uint64_t{1} << 52);
+  int shift = std::max(exponent, 1) - 1075 + kLowestExponent;
   if (shift < 0) {  // trailing zeros of a small but coarse enough value
     if (-shift > std::countr_zero(mantissa)) throw UsageError(fmt::format("an exact sum takes multiples of 2^-298, not {:a}", value));
     mantissa >>= -shift;
@@ -43,10 +43,10 @@ void ExactSum::add(double value) {
   limbs[first] += static_cast<std::int64_t>(low & kLimbMask);
   limbs[first + 1] += static_cast<std::int64_t>((low >> 32) + (high & kLimbMask));
   limbs[first + 2] += static_cast<std::int64_t>(high >> 32);
-  carry(limbs, first);
+  carry(limbs, first, first + 2);
 }
 
-void ExactSum::normalize() { carry(limbs, 0); }
+void ExactSum::normalize() { carry(limbs, 0, limbs.size()); }
 
 double ExactSum::value() const {
   ExactSum n = *this;

@@ -14,9 +14,9 @@ struct bf16 {
   constexpr bf16() = default;
   constexpr explicit bf16(float x) {
     const auto u = std::bit_cast<std::uint32_t>(x);
-    const std::uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    const std::uint32_t nan = (u >> 16) | 0x40u;
-    bits = static_cast<std::uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+    // 32 bits until the end, and a signed comparison: what vector units do in one instruction each.
+    const bool nan = static_cast<std::int32_t>(u & 0x7fffffffu) > 0x7f800000;
+    bits = static_cast<std::uint16_t>((nan ? u | 0x400000u : u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
   }
   constexpr explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 };
