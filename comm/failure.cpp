@@ -11,7 +11,9 @@ void raise(const Failure& failure, const Whereabouts& where, const std::string& 
     const std::string at = where.description.empty() ? std::string() : fmt::format("; this rank was in {}", where.description);
     throw StepInterrupted(failure.message + at, failure.rank, failure.cause, where.verb, where.unit);
   }
-  throw CommFailure(failure.message, failure.culprits, failure.verb, failure.unit, dump);
+  // Whoever found it may not have been in an operation: then what this rank was in.
+  throw CommFailure(failure.message, failure.culprits, failure.verb.empty() ? where.verb : failure.verb,
+                    failure.unit.empty() ? where.unit : failure.unit, dump);
 }
 
 Failure interruption(Rank rank, const std::string& cause) {

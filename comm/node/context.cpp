@@ -156,10 +156,10 @@ void Context::look_for_deaths() {
     {
       const core::MutexLock lock(mutex_);
       for (const auto& operation : operations_) {
+        if (!in.empty() && operation->label.unit == kNoUnit) continue;
         failure.verb = name_of(operation->verb);
         failure.unit = recorder_->unit_name(operation->label.unit);
         in = fmt::format("; rank {} is in {}", rank_.value, described(*operation));
-        break;
       }
     }
     failure.message = fmt::format("rank {} died (process {}){}", r, Platform::load(words_(r).pid), in);

@@ -8,7 +8,7 @@
 //   pass(channel)       this rank has done its part of a round inside an operation
 //   await(ready)        sleeps until `ready` says yes; looked at again after every change that a peer rings the bell for
 //
-// Written over a Platform, which gives the atomic words and the futex: the real one (platform.h) and a model in which a test
+// Written over a Platform, which gives the channels, the atomic words and the futex: the real one (platform.h) and a model in which a test
 // tries every order of steps (tests/unit/node_gate_test.cpp).
 #pragma once
 
@@ -18,12 +18,10 @@
 namespace tessera::comm::node {
 
 inline constexpr std::uint64_t kClosed = std::uint64_t{1} << 63;
-inline constexpr std::size_t kGateChannels = 3;
-
 template <class Platform>
 struct GateWords {
-  typename Platform::Word64 begun[kGateChannels];  ///< operations begun in this epoch, and kClosed
-  typename Platform::Word64 round[kGateChannels];  ///< rounds passed in this epoch
+  typename Platform::Word64 begun[Platform::kChannels];  ///< operations begun in this epoch, and kClosed
+  typename Platform::Word64 round[Platform::kChannels];  ///< rounds passed in this epoch
   typename Platform::Word32 bell;                  ///< changes whenever a peer has changed something
   typename Platform::Word32 sleepers;              ///< threads of this rank that may be asleep on the bell
 };
@@ -61,13 +59,13 @@ class Gate {
   /// Nobody begins anything any more. May be done by several ranks at once.
   void close() {
     for (int r = 0; r < ranks_; ++r)
-      for (std::size_t c = 0; c < kGateChannels; ++c) Platform::fetch_or(words_of_(r).begun[c], kClosed);
+      for (std::size_t c = 0; c < Platform::kChannels; ++c) Platform::fetch_or(words_of_(r).begun[c], kClosed);
     ring();
   }
   /// The next epoch: by one rank, while all others wait for it.
   void reopen() {
     for (int r = 0; r < ranks_; ++r)
-      for (std::size_t c = 0; c < kGateChannels; ++c) {
+      for (std::size_t c = 0; c < Platform::kChannels; ++c) {
         Platform::store(words_of_(r).begun[c], std::uint64_t{0});
         Platform::store(words_of_(r).round[c], std::uint64_t{0});
       }

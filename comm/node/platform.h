@@ -3,11 +3,15 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+
+#include "tessera/communicator.h"
 
 namespace tessera::comm::node {
 
 struct Platform {
+  static constexpr std::size_t kChannels = tessera::kChannels;
   using Word32 = std::atomic<std::uint32_t>;
   using Word64 = std::atomic<std::uint64_t>;
   static_assert(Word32::is_always_lock_free && Word64::is_always_lock_free, "processes cannot share a lock that is not in the word");

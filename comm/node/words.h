@@ -14,8 +14,6 @@
 
 namespace tessera::comm::node {
 
-static_assert(kGateChannels == kChannels);
-
 /// The identity of an operation and where its source lies, for the peers.
 struct Header {
   Verb verb;
