@@ -14,7 +14,8 @@ namespace {
 using namespace tessera::testing;
 using nlohmann::json;
 
-json train(const TemporaryFolder& folder, int ranks, int stage, const std::vector<std::string>& sizes) {
+json train(const TemporaryFolder& folder, int ranks, int stage, const std::vector<std::string>& sizes,
+           const std::string& transport = "mpi") {
   std::vector<std::string> command = {std::string(TESSERA_BINARY_DIR) + "/examples/train_gpt",
                                       "--tokens",
                                       folder / "tokens.bin",
@@ -22,7 +23,7 @@ json train(const TemporaryFolder& folder, int ranks, int stage, const std::vecto
                                       "2",
                                       "--quiet",
                                       "--transport",
-                                      "mpi",
+                                      transport,
                                       "--batch",
                                       std::to_string(ranks),
                                       "--micro-batch",
@@ -91,4 +92,32 @@ TEST_CASE("memory: what the operating system sees grow with the model is the led
         CHECK(grown >= said - allowed);
       }
     }
+}
+
+TEST_CASE("memory: over node the ranks' parts of the host's memory add up to one model, its gradient slots, and activations") {
+  const TemporaryFolder folder;
+  make_tokens(folder);
+  for (const int ranks : {2, 4}) {
+    INFO(ranks << " ranks");
+    const auto sum = [](const json& report, const char* field) {
+      double all = 0;
+      for (const json& rank : report["ranks"]) all += rank[field].get<double>();
+      return all;
+    };
+    const json empty = train(folder, ranks, 3, kNearEmpty, "node");
+    const json large = train(folder, ranks, 3, kLarge, "node");
+    REQUIRE(large["transport"] == "node");
+    const double grown = sum(large, "pss_peak_bytes") - sum(empty, "pss_peak_bytes");
+    // Full parameters exist once: no slots for them. Two slots of gradients of the largest pooled unit, and the reused embedding's own.
+    const double slots = ranks * 4.0 * (2 * kBlock + kEmbed);
+    const double bound = 1.03 * (16 * large["parameters"].get<double>() + sum(large, "activations_peak_bytes") + slots) + 16e6;
+    CAPTURE(bound);
+    CHECK(grown <= bound);
+    CHECK(grown >= 0.8 * (bound - 16e6));
+    for (const json& rank : large["ranks"]) {
+      CHECK(rank["peak_bytes"] == rank["forecast_bytes"]);
+      CHECK(rank["peak_bytes"]["full_parameters"] == 0);
+    }
+    MESSAGE(ranks << " ranks: " << grown << " of " << bound);
+  }
 }

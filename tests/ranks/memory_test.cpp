@@ -226,3 +226,21 @@ RANK_TEST(
     CHECK((after.control_sent - before.control_sent).value <= 4096 + 64 * chunks);
   }
 }
+
+RANK_TEST_WITH("B32: shared memory that is too small is found before it is touched, and the run goes on over copies with one notice",
+               {.deadline = std::chrono::seconds(30), .shared_memory = Bytes(1 << 16)})
+(World& world) {
+  if (transport() != "node" || world.size() == 1) return;  // nothing is shared elsewhere
+  const Toy toy = toy_model();
+  const ToyRun expected = run_toy_alone(toy, {}, world.size(), 2);
+  Engine engine(world, toy.spec);
+  const auto& decisions = engine.forecast().decisions;
+  const auto notices =
+      std::count_if(decisions.begin(), decisions.end(), [](const std::string& d) { return d.find("shared memory") != std::string::npos; });
+  CHECK(notices == 1);
+  engine.initialize(fill_toy);
+  one_step(engine, toy.forward, 1);
+  CHECK(engine.report().peak == engine.report().forecast);
+  CHECK(engine.report().peak[Category::full_parameters] > Bytes(0));
+  CHECK(same_bits(run_toy(world, toy, {}, world.size(), 2).weights, expected.weights));
+}

@@ -52,15 +52,18 @@ TEST_CASE("bits: losses, norms and exported files are the same for stages 0 to 3
 }
 
 #ifdef TESSERA_WITH_MPI
-TEST_CASE("bits: processes over mpi give the bits of threads") {
+TEST_CASE("bits: processes over node and over mpi give the bits of threads") {
   const TemporaryFolder folder;
   const Result expected = train(folder, Ranks::threads, 1, 0);
   for (int stage = 0; stage <= 3; ++stage) {
-    for (const int ranks : {2, 4}) {
-      INFO("stage " << stage << ", " << ranks << " processes");
-      const Result result = train(folder, Ranks::mpi, ranks, stage);
-      CHECK((result.steps == expected.steps));
-      CHECK((result.weights == expected.weights));
+    for (const auto kind : {Ranks::node, Ranks::mpi}) {
+      for (const int ranks : {2, 4}) {
+        INFO("stage " << stage << ", " << ranks << " processes over " << name_of(kind));
+        const Result result = train(folder, kind, ranks, stage);
+        CHECK((result.steps == expected.steps));
+        CHECK((result.weights == expected.weights));
+        for (const json& rank : result.ranks) CHECK(rank["peak_bytes"] == rank["forecast_bytes"]);
+      }
     }
   }
 }

@@ -9,7 +9,9 @@
 
 namespace tessera::testing {
 
-enum class Ranks { threads, mpi };
+enum class Ranks { threads, node, mpi };
+
+inline const char* name_of(Ranks kind) { return kind == Ranks::threads ? "thread" : kind == Ranks::node ? "node" : "mpi"; }
 
 inline const std::string kReference = std::string(TESSERA_SOURCE_DIR) + "/tests/reference/";
 
@@ -33,8 +35,9 @@ inline std::vector<std::string> reference_arguments() {
 
 inline Outcome train_gpt(Ranks kind, int ranks, std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), std::string(TESSERA_BINARY_DIR) + "/examples/train_gpt");
-  if (kind == Ranks::mpi) return run_under_mpi(ranks, arguments);
-  arguments.insert(arguments.end(), {"--transport", "thread", "--threads", std::to_string(ranks)});
+  arguments.insert(arguments.end(), {"--transport", name_of(kind)});
+  if (kind != Ranks::threads) return run_under_mpi(ranks, arguments);
+  arguments.insert(arguments.end(), {"--threads", std::to_string(ranks)});
   return run_program(arguments);
 }
 

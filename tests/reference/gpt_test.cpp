@@ -85,6 +85,7 @@ std::vector<World> worlds() {
   std::vector<World> all = {{Ranks::threads, 8, 1}};
 #ifdef TESSERA_WITH_MPI
   for (const int ranks : {1, 2, 4}) all.push_back({Ranks::mpi, ranks, 2});
+  for (const int ranks : {2, 4}) all.push_back({Ranks::node, ranks, 2});
 #else
   for (const int ranks : {1, 2, 4}) all.push_back({Ranks::threads, ranks, 2});
 #endif
@@ -97,7 +98,7 @@ void train_everywhere(const std::vector<std::string>& extra, const Check& check)
   const TemporaryFolder folder;
   for (int stage = 0; stage <= 3; ++stage) {
     for (const World& world : worlds()) {
-      INFO("stage " << stage << ", " << world.ranks << (world.kind == Ranks::mpi ? " processes" : " threads"));
+      INFO("stage " << stage << ", " << world.ranks << " ranks over " << name_of(world.kind));
       std::vector<std::string> arguments = reference_arguments();
       arguments.insert(arguments.end(), extra.begin(), extra.end());
       arguments.insert(arguments.end(), {"--stage", std::to_string(stage), "--micro-batch", std::to_string(world.micro_batch), "--report",
