@@ -8,7 +8,7 @@
 #       one executable written against tests/ranks/rank_test.h and the tests "engine.thread.n3", "engine.mpi.n2" ...; labels: ranks, the
 #       transport. A watchdog inside prints every rank's operations 10 s before TIMEOUT (default 90). Calling it again with the same name and a
 #       SUFFIX registers the same executable with other ARGS: "engine.small_chunks.thread.n3".
-#       MPI_RANKS replaces RANKS for mpi and node (whose ranks meet over MPI).
+#       MPI_RANKS replaces RANKS for all but thread (whose ranks meet over MPI).
 #
 # Both define TESSERA_SOURCE_DIR and TESSERA_BINARY_DIR (strings), and TESSERA_WITH_MPI where MPI was built.
 
@@ -102,8 +102,8 @@ function(tessera_rank_test name)
     string(APPEND prefix .${arg_SUFFIX})
   endif()
   foreach(transport IN LISTS arg_TRANSPORTS)
-    if(NOT transport MATCHES "^(thread|node|mpi)$")
-      message(FATAL_ERROR "tessera_rank_test(${name}): no transport ${transport}; use thread, node or mpi")
+    if(NOT transport MATCHES "^(thread|node|mpi|hierarchical)$")
+      message(FATAL_ERROR "tessera_rank_test(${name}): no transport ${transport}; use thread, node, mpi or hierarchical")
     endif()
     if(NOT transport STREQUAL "thread" AND NOT TESSERA_WITH_MPI)
       continue()

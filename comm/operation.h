@@ -5,7 +5,9 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/failure.h"
@@ -29,6 +31,9 @@ struct Operation {
   Fold fold = Fold::start;  ///< reduce_scatter
   ReduceOp reduce = ReduceOp::sum;
   Rank root{};
+  bool announced = false;  ///< all ranks come to it and agree, and move the data by other means (mpi)
+  /// Elements from one rank's part of the full buffer to the next's, where that is not `count`: a piece of every part (node).
+  std::optional<Elements> stride{};
   ConstRegion source{};
   Region destination{};
   std::chrono::steady_clock::time_point submitted{}, deadline{};
@@ -69,5 +74,14 @@ struct Operation {
   comm::Whereabouts where_ TESSERA_GUARDED_BY(mutex_);
   std::string dump_ TESSERA_GUARDED_BY(mutex_);
 };
+
+namespace comm {
+/// For a transport that is made of others: hands a communicator an operation that the public verbs cannot express.
+struct Insider {
+  static Pending submit(Communicator& communicator, std::shared_ptr<Operation> operation, Stream& stream) {
+    return communicator.submit(std::move(operation), stream);
+  }
+};
+}  // namespace comm
 
 }  // namespace tessera

@@ -42,6 +42,7 @@ Exchange::Exchange(ExchangeHost& host, std::shared_ptr<Operation> operation, std
 // Which bytes go to and come from whom.
 void Exchange::lay_out() {
   const Operation& op = *operation_;
+  if (op.announced) return;
   const std::int64_t size = size_of(op.dtype);
   const Bytes most = reduces(op) && ranks() > 1 ? host_.scratch_layout().chunk(op.label.channel) : host_.chunk();
   chunk_elements_ = std::max<std::int64_t>(1, most.value / size);
@@ -100,7 +101,7 @@ void Exchange::begin() {
 
 void Exchange::move_own_data() {
   const Operation& op = *operation_;
-  if (op.verb != Verb::all_gather) return;
+  if (op.verb != Verb::all_gather || op.announced) return;
   const std::int64_t bytes = to_bytes(op.count, op.dtype).value;
   std::byte* own = bytes_of(op.destination.data) + host_.rank().value * bytes;
   if (bytes > 0 && own != op.source.data) std::memcpy(own, op.source.data, static_cast<std::size_t>(bytes));

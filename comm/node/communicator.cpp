@@ -139,8 +139,12 @@ std::string NodeCommunicator::reserve(Bytes bytes) {
 }
 
 Buffer NodeCommunicator::allocate(Bytes bytes, Category category, std::shared_ptr<MemoryLedger> ledger) {
-  const std::optional<Bytes> offset =
-      bytes > Bytes(0) && ledger != nullptr && is_shared(category) && !refused_ ? context_->own().take(bytes) : std::nullopt;
+  if (refused_ || !is_shared(category)) return Buffer(bytes, category, std::move(ledger));
+  return allocate_shared(bytes, category, std::move(ledger));
+}
+
+Buffer NodeCommunicator::allocate_shared(Bytes bytes, Category category, std::shared_ptr<MemoryLedger> ledger) {
+  const std::optional<Bytes> offset = bytes > Bytes(0) && ledger != nullptr ? context_->own().take(bytes) : std::nullopt;
   if (!offset) return Buffer(bytes, category, std::move(ledger));
   const Bytes at = context_->layout().own(rank()) + *offset;
   std::shared_ptr<std::byte> memory(context_->memory() + at.value, [context = context_, at, offset, bytes](std::byte*) {

@@ -26,6 +26,8 @@ class NodeCommunicator final : public Communicator {
   bool full_flat_addressable() const override { return !refused_; }
   std::string reserve(Bytes bytes) override;
   Buffer allocate(Bytes bytes, Category category, std::shared_ptr<MemoryLedger> ledger) override;
+  /// Memory in the segment whatever the category; private only where the segment is full.
+  Buffer allocate_shared(Bytes bytes, Category category, std::shared_ptr<MemoryLedger> ledger);
   Flat allocate_flat(Bytes per_rank, Category category, std::shared_ptr<MemoryLedger> ledger) override;
   void interrupt(const std::string& cause) override { context_->interrupt(cause); }
   bool interrupted() const override { return context_->interrupted(); }

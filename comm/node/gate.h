@@ -22,8 +22,8 @@ template <class Platform>
 struct GateWords {
   typename Platform::Word64 begun[Platform::kChannels];  ///< operations begun in this epoch, and kClosed
   typename Platform::Word64 round[Platform::kChannels];  ///< rounds passed in this epoch
-  typename Platform::Word32 bell;                  ///< changes whenever a peer has changed something
-  typename Platform::Word32 sleepers;              ///< threads of this rank that may be asleep on the bell
+  typename Platform::Word32 bell;                        ///< changes whenever a peer has changed something
+  typename Platform::Word32 sleepers;                    ///< threads of this rank that may be asleep on the bell
 };
 
 /// One rank's end. `words_of(rank)` gives the GateWords of any rank.

@@ -26,6 +26,7 @@ Move::Move(const Operation& operation, Rank rank, const SegmentLayout& layout, s
       segment_(segment),
       size_(size_of(operation.dtype)),
       extent_(operation.count.value),
+      stride_(operation.stride.value_or(operation.count).value),
       // A window of reduce_scatter holds a piece for every rank.
       staged_(layout.window_bytes.value / (operation.verb == Verb::reduce_scatter ? layout.ranks : 1) / size_),
       chunk_(std::max<std::int64_t>(1, chunk.value / size_)),
@@ -49,7 +50,7 @@ void Move::stage(std::int64_t round, int half) const {
   }
   for (int part = 0; part < layout_.ranks; ++part)
     if (part != rank_)
-      std::memcpy(to + part * staged_ * size_, from + (part * extent_ + begin) * size_, static_cast<std::size_t>(count * size_));
+      std::memcpy(to + part * staged_ * size_, from + (part * stride_ + begin) * size_, static_cast<std::size_t>(count * size_));
 }
 
 void Move::meet(const std::vector<std::int64_t>& sources) {
@@ -84,12 +85,12 @@ void Move::read_range(std::int64_t begin, std::int64_t count, std::int64_t round
     case Verb::all_gather:
       for (int r = 0; r < layout_.ranks; ++r) {
         const std::byte* from = piece(r, half, begin, within);
-        std::byte* at = to + (r * extent_ + begin) * size_;
+        std::byte* at = to + (r * stride_ + begin) * size_;
         if (at != from) std::memcpy(at, from, bytes);
       }
       break;
     case Verb::reduce_scatter:
-      fold_sum(contributions(rank_ * extent_ + begin, rank_ * staged_ + within), operation_.dtype,
+      fold_sum(contributions(rank_ * stride_ + begin, rank_ * staged_ + within), operation_.dtype,
                to + begin * size_of(operation_.shard_dtype), operation_.shard_dtype, Elements(count), operation_.fold);
       break;
     case Verb::all_reduce:

@@ -46,6 +46,7 @@ class Move {
   std::byte* const segment_;
   const std::int64_t size_;    ///< of an element
   const std::int64_t extent_;  ///< elements that rounds go over: of one part, or of the whole
+  const std::int64_t stride_;  ///< elements from one part to the next
   std::int64_t staged_;        ///< elements of a round, where something is private
   std::int64_t chunk_;         ///< elements between two looks at `stop`
   std::int64_t source_;

@@ -5,8 +5,9 @@
 // identity (channel, sequence number, step, leaf, use, verb, unit, bytes); ranks that disagree all throw CommFailure naming both
 // sides. A rank that dies, stalls past the deadline or leaves makes every operation of the others throw CommFailure naming it.
 //
-// reduce_scatter and a summing all_reduce add contributions in rank order from +0, each element as ((0 + c_0) + c_1) + ...,
-// f32, bf16 and f16 in f32 (rounded once at the end), f64 in f64, integers exactly: the bits do not depend on chunks or timing.
+// reduce_scatter and a summing all_reduce add contributions in rank order from +0, each element as ((0 + c_0) + c_1) + ... (but for
+// ReduceOrder::natural on the hierarchical transport), f32, bf16 and f16 in f32 (rounded once at the end), f64 in f64, integers exactly:
+// the bits do not depend on chunks or timing.
 //
 // The public half checks, counts, numbers and records; a transport (thread, mpi ...) implements the private half.
 // Calls on one communicator come from one thread at a time; Pendings may be waited for anywhere.
@@ -62,6 +63,9 @@ struct Region {
 };
 
 struct Operation;  // comm/operation.h
+namespace comm {
+struct Insider;  // comm/operation.h
+}
 
 /// A collective on its way. Owns what the operation touches.
 /// Destroying it unfinished waits, except after a failure: then its buffers pass to the communicator.
@@ -81,6 +85,12 @@ class [[nodiscard]] TESSERA_API Pending {
   std::shared_ptr<Operation> operation_;
 };
 
+/// In which order a sum adds the ranks' contributions.
+enum class ReduceOrder : std::uint8_t {
+  natural,  ///< what the transport does best: rank order on thread, node and mpi; on hierarchical first within hosts, then between them
+  leaf,     ///< rank order on every transport; on hierarchical this sends every rank's contribution between hosts
+};
+
 /// Settings of a transport; the same on all ranks.
 struct TransportOptions {
   /// Most bytes moved at a time. Larger chunks cost scratch: two per peer on mpi, which makes them smaller where that would exceed
@@ -93,6 +103,10 @@ struct TransportOptions {
   /// node: most bytes that the ranks of a host share, all together; 0 is what the host and the control group have free. A model that
   /// needs more still runs, over copies.
   Bytes shared_memory{};
+  /// hierarchical: in which order contributions are added.
+  ReduceOrder reduce_order = ReduceOrder::natural;
+  /// hierarchical: ranks in a row that count as one host; 0 is as the hosts are. Other values are for tests.
+  int ranks_per_node = 0;
 };
 
 /// Bytes that crossed rank boundaries, counted at the sender and at the receiver. Payload is what the gather and reduce channels
@@ -172,7 +186,7 @@ class TESSERA_API Communicator {
   virtual Flat allocate_flat(Bytes per_rank, Category category, std::shared_ptr<MemoryLedger> ledger);
 
   /// Names for errors and dumps: names[i] belongs to UnitId(i).
-  void name_units(std::vector<std::string> names);
+  virtual void name_units(std::vector<std::string> names);
   std::string unit_name(UnitId unit) const;  ///< "unit #7" where no name is known, empty for kNoUnit
 
   /// Local, does not block. What all ranks have begun is completed; every other pending and every later operation of this communicator
@@ -198,7 +212,7 @@ class TESSERA_API Communicator {
   /// Called on a worker thread whenever an operation ends; what it throws is dropped. Set it before the first operation.
   void on_finish(std::function<void(const OperationRecord&)> callback);
   /// Later operations get `deadline` more time. For phases that are known to be long (compilation, evaluation on one rank).
-  void set_deadline(std::chrono::milliseconds deadline);
+  virtual void set_deadline(std::chrono::milliseconds deadline);
   std::chrono::milliseconds deadline() const;
 
  protected:
@@ -211,6 +225,7 @@ class TESSERA_API Communicator {
   /// The transport's half: brings `operation` to its end after what `stream` already holds; must not block the caller.
   virtual void start(std::shared_ptr<Operation> operation, Stream& stream) = 0;
   Pending submit(std::shared_ptr<Operation> operation, Stream& stream);
+  friend struct comm::Insider;
 
   Rank rank_;
   int size_;

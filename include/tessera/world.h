@@ -38,12 +38,17 @@ void run_threads(int ranks, const std::function<void(World&)>& body, const Trans
 /// not processes of one host, RuntimeFailure on every rank where the system lets no memory be shared, saying what it refused.
 World node_world(const World& over, const TransportOptions& options = {});
 
+/// The ranks of `over` (over mpi) again: through shared memory within a host, and between hosts each byte once per host. Collective. Throws
+/// UsageError unless all hosts have equally many ranks, each host's in a row.
+World hierarchical_world(const World& over, const TransportOptions& options = {});
+
 /// The fastest transport for where the ranks of `over` are, and why it was chosen.
 struct ChosenWorld {
   World world;
   std::string why;
 };
-/// Collective. Processes on one host: node. Otherwise, and where memory cannot be shared, `over` itself.
+/// Collective. Processes on one host: node; several on each of several hosts: hierarchical. Otherwise, and where memory cannot be
+/// shared, `over` itself.
 ChosenWorld fastest_world(const World& over, const TransportOptions& options = {});
 
 }  // namespace tessera

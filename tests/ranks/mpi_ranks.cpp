@@ -30,13 +30,19 @@ class MpiRanks final : public RankLauncher {
   bool broken_ = false;
 };
 
-// The ranks meet over MPI and then share memory: a new node world is cheap, and none breaks another.
-class NodeRanks final : public RankLauncher {
+// The ranks meet over MPI and then make a world of their own, which is cheap, and none breaks another. Hierarchical ones pretend to be on
+// several hosts (--ranks-per-node) and add in leaf order, so that the bits are those of every other transport.
+class MetRanks final : public RankLauncher {
  public:
-  NodeRanks(int& argc, char**& argv, const TransportOptions& defaults) : met_(mpi_world(argc, argv)), defaults_(defaults) {}
+  using Make = World (*)(const World& over, const TransportOptions& options);
+  MetRanks(int& argc, char**& argv, const TransportOptions& defaults, Make make)
+      : met_(mpi_world(argc, argv)), defaults_(defaults), make_(make) {}
 
-  void run(const std::function<void(World&)>& body, const std::optional<TransportOptions>& options) override {
-    World world = node_world(met_, options.value_or(defaults_));
+  void run(const std::function<void(World&)>& body, const std::optional<TransportOptions>& asked) override {
+    TransportOptions options = asked.value_or(defaults_);
+    options.ranks_per_node = defaults_.ranks_per_node;
+    if (!asked || asked->reduce_order == ReduceOrder::natural) options.reduce_order = defaults_.reduce_order;
+    World world = make_(met_, options);
     try {
       body(world);
     } catch (const std::exception& e) {
@@ -50,6 +56,7 @@ class NodeRanks final : public RankLauncher {
  private:
   World met_;
   TransportOptions defaults_;
+  Make make_;
 };
 
 }  // namespace
@@ -59,7 +66,11 @@ std::unique_ptr<RankLauncher> launch_mpi(int& argc, char**& argv, const Transpor
 }
 
 std::unique_ptr<RankLauncher> launch_node(int& argc, char**& argv, const TransportOptions& defaults) {
-  return std::make_unique<NodeRanks>(argc, argv, defaults);
+  return std::make_unique<MetRanks>(argc, argv, defaults, node_world);
+}
+
+std::unique_ptr<RankLauncher> launch_hierarchical(int& argc, char**& argv, const TransportOptions& defaults) {
+  return std::make_unique<MetRanks>(argc, argv, defaults, hierarchical_world);
 }
 
 }  // namespace tessera::testing

@@ -21,5 +21,6 @@ class RankLauncher {
 std::unique_ptr<RankLauncher> launch_threads(int ranks, const TransportOptions& defaults);
 std::unique_ptr<RankLauncher> launch_mpi(int& argc, char**& argv, const TransportOptions& defaults);   // mpi_ranks.cpp, where there is MPI
 std::unique_ptr<RankLauncher> launch_node(int& argc, char**& argv, const TransportOptions& defaults);  // likewise
+std::unique_ptr<RankLauncher> launch_hierarchical(int& argc, char**& argv, const TransportOptions& defaults);
 
 }  // namespace tessera::testing

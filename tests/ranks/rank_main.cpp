@@ -1,5 +1,5 @@
 // main() of tests on ranks:
-//   --transport thread|node|mpi --ranks N --watchdog S [--chunk BYTES] [--delay-us N] [--deadline-ms N] [doctest's own flags]
+//   --transport thread|node|mpi|hierarchical --ranks N --watchdog S [--chunk BYTES] [--delay-us N] [--deadline-ms N] [doctest's own flags]
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <condition_variable>
 #include <cstdio>
@@ -76,10 +76,10 @@ void run(std::string_view claim, RankBody body, const std::optional<TransportOpt
 }
 
 int usage(const char* problem) {
-  std::fprintf(
-      stderr,
-      "rank test: %s; usage: --transport thread|node|mpi --ranks N [--watchdog S] [--chunk BYTES] [--delay-us N] [--deadline-ms N]\n",
-      problem);
+  std::fprintf(stderr,
+               "rank test: %s; usage: --transport thread|node|mpi|hierarchical --ranks N [--watchdog S] [--chunk BYTES] [--delay-us N] "
+               "[--deadline-ms N]\n",
+               problem);
   return 2;
 }
 
@@ -110,6 +110,7 @@ int main(int argc, char** argv) {
   int watchdog = 80;
   tessera::TransportOptions& options = state().options;
   options.deadline = std::chrono::seconds(30);
+  options.reduce_order = tessera::ReduceOrder::leaf;
   for (int i = 1; i + 1 < argc; ++i) {
     const std::string flag = argv[i];
     const char* value = argv[i + 1];
@@ -119,6 +120,9 @@ int main(int argc, char** argv) {
     else if (flag == "--chunk") options.chunk = tessera::Bytes(std::atoll(value));
     else if (flag == "--delay-us") options.random_delay = std::chrono::microseconds(std::atoll(value));
     else if (flag == "--deadline-ms") options.deadline = std::chrono::milliseconds(std::atoll(value));
+    else if (flag == "--ranks-per-node") options.ranks_per_node = std::atoi(value);
+    else if (flag == "--order")
+      options.reduce_order = std::string(value) == "leaf" ? tessera::ReduceOrder::leaf : tessera::ReduceOrder::natural;
     else continue;
     ++i;
   }
@@ -130,6 +134,9 @@ int main(int argc, char** argv) {
     state().launcher = tessera::testing::launch_mpi(argc, argv, options);
   } else if (state().transport == "node") {
     state().launcher = tessera::testing::launch_node(argc, argv, options);
+  } else if (state().transport == "hierarchical") {
+    if (options.ranks_per_node == 0) options.ranks_per_node = ranks % 2 == 0 && ranks > 2 ? 2 : 1;
+    state().launcher = tessera::testing::launch_hierarchical(argc, argv, options);
 #endif
   } else {
     return tessera::testing::usage("this build has no such transport");

@@ -381,11 +381,13 @@ TEST_CASE("node's gate: the model finds a lost wake-up and a reuse that is too e
 TEST_CASE("node's gate: whenever an interrupt comes, an operation ends alike on all ranks") {
   for (const int ranks : {2, 3}) {
     CAPTURE(ranks);
-    const auto all = std::make_unique<World>(ranks, ranks + 1, operate_or_be_interrupted, Bug::none, ranks == 2 ? Bells::are_steps : Bells::are_not);
+    const auto all =
+        std::make_unique<World>(ranks, ranks + 1, operate_or_be_interrupted, Bug::none, ranks == 2 ? Bells::are_steps : Bells::are_not);
     int completed = 0, stopped = 0;
     const std::string found = all->explore([&](const Shared& shared) {
       for (int r = 1; r < ranks; ++r)
-        if (shared.outcome[static_cast<std::size_t>(r)] != shared.outcome[0]) return std::string("completed on one rank, stopped on another");
+        if (shared.outcome[static_cast<std::size_t>(r)] != shared.outcome[0])
+          return std::string("completed on one rank, stopped on another");
       ++(shared.outcome[0] == 1 ? completed : stopped);
       return std::string();
     });
