@@ -42,8 +42,11 @@ void declare_flags(FlagTable& flags, Config& c) {
   flags.real("--clip", c.clip, "largest global gradient norm, 0 is off [1]", {0.0, 1e30});
   flags.list("--freeze", c.freeze, "freeze the tensors whose name starts so; may be repeated");
   flags.whole("--stage", c.stage, "what is sharded: 0 nothing, 1 moments, 2 and gradients, 3 and parameters [3]", {0, 3});
-  flags.choice("--transport", c.transport, "[auto: under a launcher node on one host, mpi on several; else thread]",
-               {"auto", "thread", "node", "mpi"});
+  flags.choice("--transport", c.transport, "[auto: under a launcher node on one host, hierarchical or mpi on several; else thread]",
+               {"auto", "thread", "node", "mpi", "hierarchical"});
+  flags.choice("--reduction", c.reduction,
+               "order of sums: leaf has the bits of one rank, topology is for hierarchical and sends less [auto: its own]",
+               {"auto", "leaf", "topology"});
   flags.whole("--threads", c.threads, "thread transport: ranks inside this process [1]", {1, 1024});
   flags.whole("--prefetch", c.prefetch, "units gathered ahead of the compute [1]", {0, 64});
   flags.whole("--memory-budget", c.memory_budget, "most bytes of training state per rank, 0 is no limit [0]", {0, std::int64_t{1} << 58});
@@ -84,7 +87,9 @@ std::string check_together(const FlagTable& flags, const Config& c) {
                          fmt::join(l.optimizers, ", "));
     }
   }
-  if (flags.given("--threads") && (c.transport == "mpi" || c.transport == "node"))
+  if (c.reduction == "topology" && c.transport != "hierarchical" && c.transport != "auto")
+    return fmt::format("--reduction topology is for --transport hierarchical; {} adds in leaf order", c.transport);
+  if (flags.given("--threads") && (c.transport == "mpi" || c.transport == "node" || c.transport == "hierarchical"))
     return fmt::format("--threads is for --transport thread; mpirun -np sets the ranks of {}", c.transport);
   return {};
 }

@@ -42,6 +42,7 @@ struct Config {
   std::vector<std::string> freeze;
   std::int64_t stage = 3;
   std::string transport = "auto";
+  std::string reduction = "auto";
   std::int64_t threads = 1;
   std::int64_t prefetch = 1;
   std::int64_t memory_budget = 0;

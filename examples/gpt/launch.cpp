@@ -37,6 +37,7 @@ int refuse(const std::string& what) {
 tessera::TransportOptions transport_options(const Config& config) {
   tessera::TransportOptions options;
   options.deadline = config.deadline_time();
+  if (config.reduction == "leaf") options.reduce_order = tessera::ReduceOrder::leaf;
   return options;
 }
 
@@ -49,6 +50,10 @@ int run_processes([[maybe_unused]] const Config& config, [[maybe_unused]] int ar
     if (config.transport == "mpi") return body(met, {});
     if (config.transport == "node") {
       tessera::World world = tessera::node_world(met, options);
+      return body(world, {});
+    }
+    if (config.transport == "hierarchical") {
+      tessera::World world = tessera::hierarchical_world(met, options);
       return body(world, {});
     }
     tessera::ChosenWorld chosen = tessera::fastest_world(met, options);
@@ -74,7 +79,7 @@ int launch(const CommandLine& line, int argc, char** argv, const RankBody& body)
     return refuse(fmt::format("--transport thread under a launcher of {} processes would train {} times; start it without mpirun",
                               processes, processes));
   }
-  if (config.transport == "mpi" || config.transport == "node" || (processes > 0 && !threads_asked))
+  if (config.transport == "mpi" || config.transport == "node" || config.transport == "hierarchical" || (processes > 0 && !threads_asked))
     return run_processes(config, argc, argv, body);
   const int ranks = static_cast<int>(config.threads);
   if (!line.error.empty()) return refuse(line.error);
