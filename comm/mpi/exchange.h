@@ -1,7 +1,7 @@
 // How one collective's data moves: a header to and from every peer, then chunks, several peers and both directions at once.
 //
 //   all_gather, broadcast   results: straight from the source into the receiver's memory
-//   reduce_scatter          contributions: into scratch, two chunks per peer; each chunk is folded over the ranks in one pass
+//   reduce_scatter          contributions: into scratch, four chunks per peer; each chunk is folded over the ranks in one pass
 //   all_reduce              contributions of each rank's part to its owner, then results from the owner to all
 //
 // Data for a peer is sent only after the peer's header for the same operation has come, so that a receive is always posted.
@@ -65,7 +65,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   Operation::Owners& owners() { return owners_; }
 
  private:
-  static constexpr std::int64_t kWindow = kSlots;  ///< chunks on their way at once, per peer and direction
+  static constexpr std::int64_t kWindow = kSlots;  ///< chunks on their way at once, per peer and direction: enough to fill a link
   enum class Direction : std::uint8_t { in, out };
 
   /// A run of chunks to or from one peer.
