@@ -89,11 +89,12 @@ std::optional<int> number(const char* text) {
 }
 
 // Over TCP, Open MPI asks before it sends a large message, and the answer waits behind what the peer is sending: each direction then idles
-// while the other is busy, and a link carries half of what it could both ways. Our receives are always posted first, so that
-// nothing is gained by asking. Whoever has set these already is not overruled.
-void send_chunks_eagerly() {
+// while the other is busy, and a link carries half of what it could both ways. Our receives are always posted first, so that nothing
+// is gained by asking. Further connections let short messages pass long ones. Whoever has set these already is not overruled.
+void tune_tcp() {
   for (const char* name : {"OMPI_MCA_btl_tcp_eager_limit", "OMPI_MCA_btl_tcp_rndv_eager_limit", "OMPI_MCA_btl_tcp_max_send_size"})
     ::setenv(name, "2097152", 0);
+  ::setenv("OMPI_MCA_btl_tcp_links", "3", 0);
 }
 
 }  // namespace
@@ -136,7 +137,7 @@ Joined join_world(int& argc, char**& argv, const TransportOptions& options) {
   if (initialised != 0) return join(MPI_COMM_WORLD, options);
 
   int level = MPI_THREAD_SINGLE;
-  send_chunks_eagerly();
+  tune_tcp();
   check(MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread");
   try {
     if (level < MPI_THREAD_MULTIPLE)
