@@ -71,6 +71,8 @@ hold bridge
 bridge=$pid
 inside "$bridge" ip link add br0 type bridge
 inside "$bridge" ip link set br0 up
+# A switch does not filter: each frame would cost the cores that compute.
+inside "$bridge" sh -c 'for f in /proc/sys/net/bridge/bridge-nf-call-*; do if [ -e "$f" ]; then echo 0 >"$f"; fi; done' || true
 
 echo "127.0.0.1 localhost" >"$TESSERA_CLUSTER/hosts"
 for ((n = 0; n < nodes; ++n)); do echo "$subnet.$((n + 1)) node$n" >>"$TESSERA_CLUSTER/hosts"; done
@@ -83,9 +85,10 @@ for ((n = 0; n < nodes; ++n)); do
   inside "$pid" ip link set lo up
   inside "$pid" ip address add "$subnet.$((n + 1))/24" dev eth0
   inside "$pid" ip link set eth0 up
-  # What leaves a node is shaped there, what comes to it by the bridge: full duplex, like a wire.
+  # What leaves a node is shaped there, what comes to it by the bridge: full duplex, like a wire. The burst holds a whole segment of 64 KiB, as a
+  # network card would take it; else the kernel cuts it into packets on the cores that compute.
   if [[ -n $rate ]]; then
-    inside "$pid" tc qdisc add dev eth0 root handle 1: tbf rate "$rate" burst 64kb latency 20ms
+    inside "$pid" tc qdisc add dev eth0 root handle 1: tbf rate "$rate" burst 256kb latency 20ms
     if [[ -n $delay ]]; then inside "$pid" tc qdisc add dev eth0 parent 1: netem delay "$delay"; fi
   elif [[ -n $delay ]]; then
     inside "$pid" tc qdisc add dev eth0 root netem delay "$delay"
