@@ -1,8 +1,12 @@
-// What the link between two hosts leaves to be wished, as ratios whose terms are measured in turn within this run:
+// What training makes of the link between two hosts, as ratios whose terms are measured in turn within this run, on two namespaced nodes of
+// this machine joined by a link of 1 Gbit/s (bench/cluster.sh; needs root):
 //
-//   all_gather, reduce_scatter over mpi   against   a plain TCP stream both ways on the same link   (bytes per second and direction)
+//   all_gather, reduce_scatter over mpi   against   a plain TCP stream both ways on the same link (bytes per second and direction)
+//   the longer of compute and wire        against   a stage-3 step, where the wire takes 0.5, 1 and 2 times as long as the compute
+//   bytes on the link per step: one rank on each node against two on each
 //
-// Run it on two nodes: `./run bench cluster` makes two namespaced nodes of this machine joined by a link of 1 Gbit/s. One rank on each.
+// Compute, optimizer included, is what two runs of one rank without communication take side by side; the wire is what the plain TCP
+// stream would take for what a rank sends.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -13,8 +17,13 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <future>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -61,7 +70,8 @@ class Socket {
 
   /// As many bytes each way at once.
   void exchange(const std::byte* out, std::byte* in, std::int64_t bytes) const {
-    std::thread sender([&] { whole(bytes, [&](std::int64_t done) { return send(fd_, out + done, static_cast<std::size_t>(bytes - done), 0); }); });
+    std::thread sender(
+        [&] { whole(bytes, [&](std::int64_t done) { return send(fd_, out + done, static_cast<std::size_t>(bytes - done), 0); }); });
     whole(bytes, [&](std::int64_t done) { return recv(fd_, in + done, static_cast<std::size_t>(bytes - done), 0); });
     sender.join();
   }
@@ -101,7 +111,8 @@ void measure(World& world, const std::string& address, int alternations, bench::
       ranks->all_gather({shard.data()}, {full.data()}, Elements(per_rank), DType::f32, {.channel = Channel::gather}, stream).wait_host();
     };
     const auto ours_reduce = [&] {
-      ranks->reduce_scatter({full.data()}, {shard.data()}, Elements(per_rank), DType::f32, Fold::start, {.channel = Channel::reduce}, stream)
+      ranks
+          ->reduce_scatter({full.data()}, {shard.data()}, Elements(per_rank), DType::f32, Fold::start, {.channel = Channel::reduce}, stream)
           .wait_host();
     };
     for (int i = -1; i < alternations; ++i) {
@@ -119,25 +130,200 @@ void measure(World& world, const std::string& address, int alternations, bench::
   }
 }
 
+// --- steps, by running train_gpt ------------------------------------------------------------------------------------------
+
+struct Settings {
+  int alternations = 15;
+  int steps = 6;
+  std::string json, address = "10.77.0.1", count;
+  std::vector<std::string> command;
+  bool worker = false;
+};
+
+struct Run {
+  int nodes = 2, ranks_per_node = 1;
+  int micro_batch = 2, context = 128, batch = 4;
+  int steps = 6;
+};
+
+const std::filesystem::path& here() {
+  static const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe");
+  return path;
+}
+
+void must(const std::string& command) {
+  if (std::system(command.c_str()) != 0) throw std::runtime_error("this failed: " + command);
+}
+
+std::string train_command(const Run& run, const std::string& folder, const std::string& name, const std::string& transport) {
+  const std::string program = (here().parent_path().parent_path() / "examples/train_gpt").string();
+  return fmt::format(
+      "'{}' --text '{}/text' --layers 8 --heads 8 --width 384 --context {} --micro-batch {} --batch {} --steps {} --stage 3 --quiet "
+      "--transport {} --report '{}/{}.json'",
+      program, folder, run.context, run.micro_batch, run.batch, run.steps, transport, folder, name);
+}
+
+nlohmann::json report_of(const std::string& folder, const std::string& name) {
+  std::ifstream file(folder + "/" + name + ".json");
+  return nlohmann::json::parse(file);
+}
+
+double seconds_per_step(const nlohmann::json& report) {
+  std::vector<double> all;
+  for (std::size_t i = 2; i < report.at("steps").size(); ++i) all.push_back(report.at("steps")[i].at("seconds").get<double>());
+  return bench::median(all);
+}
+
+nlohmann::json train_on_nodes(const Run& run, const std::string& folder) {
+  must(fmt::format("'{}' --rate 1gbit --ranks-per-node {} {} -- {}", TESSERA_CLUSTER_SCRIPT, run.ranks_per_node, run.nodes,
+                   train_command(run, folder, "nodes", "auto")));
+  return report_of(folder, "nodes");
+}
+
+/// Of two one-rank runs side by side: the mean of their steps.
+double compute_seconds(Run run, const std::string& folder) {
+  run.batch = run.micro_batch;
+  const auto one = [&](const std::string& name) {
+    must(train_command(run, folder, name, "thread"));
+    return seconds_per_step(report_of(folder, name));
+  };
+  auto first = std::async(std::launch::async, one, "first");
+  auto second = std::async(std::launch::async, one, "second");
+  return 0.5 * (first.get() + second.get());
+}
+
+/// Bytes that node 0 puts on the link in a run.
+std::int64_t link_bytes(const Run& run, const std::string& folder) {
+  must(fmt::format("'{}' --rate 1gbit --ranks-per-node {} {} -- '{}' --count '{}/count' -- {}", TESSERA_CLUSTER_SCRIPT, run.ranks_per_node,
+                   run.nodes, here().string(), folder, train_command(run, folder, "counted", "auto")));
+  std::ifstream file(folder + "/count");
+  std::int64_t bytes = 0;
+  if (!(file >> bytes)) throw std::runtime_error("nobody counted the link's bytes");
+  return bytes;
+}
+
+/// Sent so far through this node's link.
+std::int64_t sent_by_this_node() {
+  std::ifstream in("/proc/net/dev");
+  for (std::string line; std::getline(in, line);) {
+    const auto colon = line.find(':');
+    if (colon == std::string::npos || line.find("eth0") > colon) continue;
+    std::int64_t fields[9] = {};
+    const char* at = line.c_str() + colon + 1;
+    for (std::int64_t& field : fields) {
+      char* end = nullptr;
+      field = std::strtoll(at, &end, 10);
+      at = end;
+    }
+    return fields[8];
+  }
+  throw std::runtime_error("this node has no eth0; start it through bench/cluster.sh");
+}
+
+/// Runs the command; rank 0 writes what its node sent meanwhile.
+int count(const Settings& settings) {
+  std::string command;
+  for (const std::string& word : settings.command) command += "'" + word + "' ";
+  const std::int64_t before = sent_by_this_node();
+  const int status = std::system(command.c_str());
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (rank != nullptr && std::string(rank) == "0") {
+    std::ofstream file(settings.count);
+    file << sent_by_this_node() - before << "\n";
+  }
+  return status == 0 ? 0 : 1;
+}
+
+int start(const Settings& settings) {
+  std::string folder = (std::filesystem::temp_directory_path() / "tessera-bench-XXXXXX").string();
+  if (::mkdtemp(folder.data()) == nullptr) throw std::runtime_error("cannot make " + folder);
+  {
+    std::ofstream text(folder + "/text");
+    for (int i = 0; i < 200'000; ++i) text << static_cast<char>('a' + i * i % 23);
+  }
+  must(fmt::format("'{}' --rate 1gbit 2 -- '{}' --worker --pairs {} --json '{}/link.json'", TESSERA_CLUSTER_SCRIPT, here().string(),
+                   settings.alternations, folder));
+  const nlohmann::json link = report_of(folder, "link");
+  double wire_rate = 0.0;
+  for (const auto& ratio : link.at("ratios")) wire_rate = std::max(wire_rate, bench::median(ratio.at("denominators")));
+
+  bench::Table table("cluster");
+  struct Contest {
+    const char* name;
+    double target;
+    Run run;
+  };
+  const Contest contests[] = {{"step where wire is 0.5 of compute", 1 / 1.10, {.micro_batch = 6, .context = 128, .batch = 12}},
+                              {"step where wire and compute are equal", 1 / 1.25, {.micro_batch = 3, .context = 128, .batch = 6}},
+                              {"step where wire is 2 times compute", 1 / 1.10, {.micro_batch = 2, .context = 96, .batch = 4}}};
+  for (const Contest& c : contests) {
+    Run run = c.run;
+    run.steps = settings.steps + 2;
+    bench::Term bound{"longer of both", {}}, step{"step", {}};
+    double share = 0.0;
+    for (int pair = 0; pair < settings.alternations; ++pair) {
+      const nlohmann::json report = train_on_nodes(run, folder);
+      const double wire = report.at("ranks")[0].at("sent_bytes").get<double>() / run.steps / wire_rate;
+      const double compute = compute_seconds(run, folder);
+      share = wire / compute;
+      bound.figures.push_back(std::max(wire, compute));
+      step.figures.push_back(seconds_per_step(report));
+    }
+    table.add(fmt::format("{} ({:.2f})", c.name, share), "s", c.target, bound, step);
+  }
+
+  bench::Term one{"1 rank each", {}}, two{"2 ranks each", {}};
+  const auto per_step = [&](int ranks_per_node) {
+    Run run{.ranks_per_node = ranks_per_node, .micro_batch = 2 / ranks_per_node};
+    run.steps = 2;
+    const std::int64_t few = link_bytes(run, folder);
+    run.steps = 6;
+    return static_cast<double>(link_bytes(run, folder) - few) / 4.0;
+  };
+  for (int pair = 0; pair < std::min(3, settings.alternations); ++pair) {
+    one.figures.push_back(per_step(1));
+    two.figures.push_back(per_step(2));
+  }
+  table.add("bytes on the link, 1 rank against 2 on each node", "B/step", 1 / 1.02, one, two);
+  if (!settings.json.empty()) {
+    table.write(settings.json);
+    nlohmann::ordered_json all = nlohmann::ordered_json::parse(std::ifstream(settings.json));
+    for (const auto& ratio : link.at("ratios")) all["ratios"].push_back(nlohmann::ordered_json(ratio));
+    std::ofstream file(settings.json);
+    file << all.dump(1) << "\n";
+    if (!file.flush()) throw std::runtime_error("cannot write " + settings.json);
+  }
+  std::filesystem::remove_all(folder);
+  return 0;
+}
+
+int work(int argc, char** argv, const Settings& settings) {
+  World world = mpi_world(argc, argv);
+  if (world.size() != 2) throw std::runtime_error("it takes two ranks, one on each of two hosts");
+  std::unique_ptr<bench::Table> table;
+  if (world.rank() == Rank(0)) table = std::make_unique<bench::Table>("cluster");
+  measure(world, settings.address, settings.alternations, table.get());
+  if (table != nullptr) table->write(settings.json);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  int alternations = 15;
-  std::string json, address = "10.77.0.1";
-  CLI::App app("Ratios of the speed of collectives between two hosts, both terms measured in this run", "bench_cluster");
+  Settings settings;
+  CLI::App app("Ratios of training between two hosts, both terms measured in this run", "bench_cluster");
   app.set_version_flag("--version", "bench_cluster " + std::string(kVersion));
-  app.add_option("--pairs", alternations, "alternations")->check(CLI::Range(1, 1000))->capture_default_str();
-  app.add_option("--address", address, "of rank 0, as rank 1 sees it")->capture_default_str();
-  app.add_option("--json", json, "write the ratios and every figure to this file");
+  app.add_option("--pairs", settings.alternations, "alternations")->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--steps", settings.steps, "steps of each run that count")->check(CLI::Range(1, 100'000))->capture_default_str();
+  app.add_option("--json", settings.json, "write the ratios and every figure to this file");
+  app.add_flag("--worker", settings.worker, "this process is one of two ranks that measure collectives");
+  app.add_option("--address", settings.address, "of rank 0, as rank 1 sees it")->capture_default_str();
+  app.add_option("--count", settings.count, "run the command, and write to this file how many bytes the node sent meanwhile");
+  app.add_option("command", settings.command, "for --count");
   CLI11_PARSE(app, argc, argv);
   try {
-    World world = mpi_world(argc, argv);
-    if (world.size() != 2) throw std::runtime_error("it takes two ranks, one on each of two hosts: ./run cluster --rate 1gbit 2 -- bench_cluster");
-    std::unique_ptr<bench::Table> table;
-    if (world.rank() == Rank(0)) table = std::make_unique<bench::Table>("cluster");
-    measure(world, address, alternations, table.get());
-    if (table != nullptr) table->write(json);
-    return 0;
+    if (!settings.count.empty()) return count(settings);
+    return settings.worker ? work(argc, argv, settings) : start(settings);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "bench_cluster: %s\n", e.what());
     return 1;
