@@ -147,8 +147,8 @@ struct Run {
 };
 
 const std::filesystem::path& here() {
-  static const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe");
-  return path;
+  static const std::filesystem::path kPath = std::filesystem::read_symlink("/proc/self/exe");
+  return kPath;
 }
 
 void must(const std::string& command) {
