@@ -192,7 +192,9 @@ class World {
       const Frozen& frozen = from.fibers[f];
       Fiber& fiber = fiber_[f];
       std::memcpy(&fiber.context, &frozen.context, sizeof fiber.context);
+#if defined(__x86_64__)
       fiber.context.uc_mcontext.fpregs = &fiber.context.__fpregs_mem;
+#endif
       fiber.status = frozen.status;
       fiber.sleeps_on = frozen.sleeps_on;
       fiber.history = frozen.history;
