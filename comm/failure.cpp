@@ -12,8 +12,8 @@ void raise(const Failure& failure, const Whereabouts& where, const std::string& 
     throw StepInterrupted(failure.message + at, failure.rank, failure.cause, where.verb, where.unit);
   }
   // Whoever found it may not have been in an operation: then what this rank was in.
-  throw CommFailure(failure.message, failure.culprits, failure.verb.empty() ? where.verb : failure.verb,
-                    failure.unit.empty() ? where.unit : failure.unit, dump);
+  const bool knows = !failure.verb.empty();
+  throw CommFailure(failure.message, failure.culprits, knows ? failure.verb : where.verb, knows ? failure.unit : where.unit, dump);
 }
 
 Failure interruption(Rank rank, const std::string& cause) {

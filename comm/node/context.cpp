@@ -290,7 +290,7 @@ Cause Context::wait_for_all(const Operation& operation) {
         }
         if (absent.empty()) return true;
         if (const auto left = departure(operation, absent)) fail(*left);
-        else if (Clock::now() >= deadline) fail(lateness(operation, absent));
+        else if (Clock::now() >= deadline) fail(lateness_of_earliest(operation, absent));
         const_cast<Operation&>(operation).waits_for(std::move(absent));
         return (why = failure()) != nullptr;
       },
@@ -476,6 +476,25 @@ Answer Context::waits_of(Rank rank, Rank asking, const Operation& operation) con
     }
     out.waits_for.insert(out.waits_for.end(), missing.begin(), missing.end());
   }
+  return out;
+}
+
+Failure Context::lateness_of_earliest(const Operation& operation, const std::vector<Rank>& absent) const {
+  std::shared_ptr<Operation> earliest;
+  if (operation.label.unit == kNoUnit) {
+    const core::MutexLock lock(mutex_);
+    for (const auto& other : operations_)
+      if (other->label.unit != kNoUnit && other->submitted <= operation.submitted && !missing_in(*other).empty() &&
+          (earliest == nullptr || other->submitted < earliest->submitted))
+        earliest = other;
+  }
+  return earliest != nullptr ? lateness(*earliest, missing_in(*earliest)) : lateness(operation, absent);
+}
+
+std::vector<Rank> Context::missing_in(const Operation& operation) const {
+  std::vector<Rank> out;
+  for (int r = 0; r < size(); ++r)
+    if (gate_.begun(r, index_of(operation.label.channel)) <= static_cast<std::uint64_t>(operation.sequence)) out.emplace_back(r);
   return out;
 }
 

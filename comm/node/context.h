@@ -92,6 +92,10 @@ class Context {
   std::optional<Failure> disagreement(const Operation& operation, Rank peer) const;
   std::optional<Failure> departure(const Operation& operation, const std::vector<Rank>& absent) const;
   Failure out_of_turn(const Operation& operation) const;
+  std::vector<Rank> missing_in(const Operation& operation) const;
+  /// Two channels may wait for the same ranks, and either may notice first: the operation of a unit that has waited longest says more than
+  /// the control operation behind it.
+  Failure lateness_of_earliest(const Operation& operation, const std::vector<Rank>& absent) const;
   Failure lateness(const Operation& operation, const std::vector<Rank>& absent) const;
   Failure slowness(const Operation& operation, const std::vector<Rank>& moving) const;
   /// What `rank` has begun and not all others have.

@@ -159,7 +159,7 @@ TEST_CASE("node: a rank that is stopped while the others wait on its counter is 
   kill(family.children[1].pid, SIGSTOP);
   for (const int survivor : {0, 2}) {
     const std::string said = family.children[static_cast<std::size_t>(survivor)].line();
-    CHECK(said.find("failed: 1 | reduce_scatter | h.0 | rank 1 did not come to reduce_scatter #0 of unit 'h.0'") == 0);
+    CHECK_MESSAGE(said.find("failed: 1 | reduce_scatter | h.0 | rank 1 did not come to reduce_scatter #0 of unit 'h.0'") == 0, said);
     CHECK(std::stod(family.children[static_cast<std::size_t>(survivor)].line()) < 4.0);
   }
 }
