@@ -118,13 +118,14 @@ void Context::ring_alarms() {
 }
 
 void Context::end_queued() {
-  const Cause why = cause();
-  if (why == nullptr) return;
+  // The operations first, then the cause: a cause that was read before all have resumed must not end what was submitted after.
   std::vector<std::shared_ptr<Operation>> all;
   {
     const core::MutexLock lock(mutex_);
     all.assign(operations_.begin(), operations_.end());
   }
+  const Cause why = cause();
+  if (why == nullptr) return;
   for (const auto& operation : all) {
     if (operation->fail(why, Operation::Unless::running)) forget(operation);
   }
