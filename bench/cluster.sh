@@ -72,7 +72,7 @@ bridge=$pid
 inside "$bridge" ip link add br0 type bridge
 inside "$bridge" ip link set br0 up
 # A switch does not filter: each frame would cost the cores that compute.
-inside "$bridge" sh -c 'for f in /proc/sys/net/bridge/bridge-nf-call-*; do if [ -e "$f" ]; then echo 0 >"$f"; fi; done' || true
+inside "$bridge" sh -c 'for f in /proc/sys/net/bridge/bridge-nf-call-*; do if [ -w "$f" ]; then echo 0 >"$f"; fi; done'
 
 echo "127.0.0.1 localhost" >"$TESSERA_CLUSTER/hosts"
 for ((n = 0; n < nodes; ++n)); do echo "$subnet.$((n + 1)) node$n" >>"$TESSERA_CLUSTER/hosts"; done

@@ -209,6 +209,8 @@ Communicator::Flat Communicator::allocate_flat(Bytes per_rank, Category category
   return out;
 }
 
+void Communicator::abort_with(const comm::Failure& failure) noexcept { abort(failure.message); }
+
 void Communicator::name_units(std::vector<std::string> names) { recorder_->name_units(std::move(names)); }
 std::string Communicator::unit_name(UnitId unit) const { return recorder_->unit_name(unit); }
 

@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-bool Operation::matches(const Operation& other) const {
+bool OperationIdentity::matches(const OperationIdentity& other) const {
   return verb == other.verb && label.unit == other.label.unit && label.step == other.label.step && label.leaf == other.label.leaf &&
          label.use == other.label.use && label.detail == other.label.detail && dtype == other.dtype && shard_dtype == other.shard_dtype &&
          count == other.count && fold == other.fold && reduce == other.reduce && root == other.root;

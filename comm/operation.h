@@ -20,7 +20,8 @@ namespace comm {
 class FlightRecorder;
 }
 
-struct Operation {
+/// What an operation is: the same on all ranks, or they disagree. A plain value, which may lie in shared memory.
+struct OperationIdentity {
   Verb verb{};
   Label label{};
   std::int64_t sequence = 0;
@@ -31,6 +32,12 @@ struct Operation {
   Fold fold = Fold::start;  ///< reduce_scatter
   ReduceOp reduce = ReduceOp::sum;
   Rank root{};
+
+  Bytes full_bytes() const { return to_bytes(count * parts, dtype); }
+  bool matches(const OperationIdentity& other) const;
+};
+
+struct Operation : OperationIdentity {
   bool announced = false;  ///< all ranks come to it and agree, and move the data by other means (mpi)
   /// Elements from one rank's part of the full buffer to the next's, where that is not `count`: a piece of every part (node).
   std::optional<Elements> stride{};
@@ -38,10 +45,6 @@ struct Operation {
   Region destination{};
   std::chrono::steady_clock::time_point submitted{}, deadline{};
   std::shared_ptr<comm::FlightRecorder> recorder;  ///< until the end; the recorder remembers the operation for longer
-
-  Bytes full_bytes() const { return to_bytes(count * parts, dtype); }
-  /// Equal on all ranks, or they disagree.
-  bool matches(const Operation& other) const;
 
   /// Queued becomes running. False where the operation is over already, because it failed while it was queued.
   bool begin();
@@ -76,8 +79,11 @@ struct Operation {
 };
 
 namespace comm {
-/// For a transport that is made of others: hands a communicator an operation that the public verbs cannot express.
+/// For a transport that is made of others, or over another.
 struct Insider {
+  static void failed_elsewhere(Communicator& communicator) noexcept { communicator.failed_elsewhere(); }
+  static void abort_with(Communicator& communicator, const Failure& failure) noexcept { communicator.abort_with(failure); }
+  /// Hands a communicator an operation that the public verbs cannot express.
   static Pending submit(Communicator& communicator, std::shared_ptr<Operation> operation, Stream& stream) {
     return communicator.submit(std::move(operation), stream);
   }

@@ -23,6 +23,10 @@ void check_options(const TransportOptions& options) {
   check_deadline(options.deadline);
   if (options.random_delay.count() < 0)
     throw UsageError(fmt::format("TransportOptions::random_delay is {} us (fewer than none)", options.random_delay.count()));
+  if (options.shared_memory < Bytes(0))
+    throw UsageError(fmt::format("TransportOptions::shared_memory is {} bytes (0 is what the host has free)", options.shared_memory.value));
+  if (options.ranks_per_node < 0)
+    throw UsageError(fmt::format("TransportOptions::ranks_per_node is {} (0 is as the hosts are)", options.ranks_per_node));
   core::isa();  // throws where TESSERA_ISA names none: here, not on a worker thread in the first sum
 }
 

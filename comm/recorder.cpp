@@ -147,7 +147,7 @@ std::chrono::milliseconds FlightRecorder::deadline() const {
   return deadline_;
 }
 
-std::string describe(const Operation& operation, const std::string& unit_name) {
+std::string describe(const OperationIdentity& operation, const std::string& unit_name) {
   const Elements full = operation.count * operation.parts;
   std::string size;
   if (operation.verb != Verb::barrier) size = fmt::format(" ({} elements of {})", full.value, name_of(operation.dtype));

@@ -15,6 +15,8 @@
 
 namespace tessera {
 
+struct OperationIdentity;  // comm/operation.h
+
 namespace comm {
 
 class FlightRecorder {
@@ -55,7 +57,7 @@ class FlightRecorder {
 };
 
 /// "reduce_scatter #12 of unit 'h.3' step 4 leaf 0 (4096 elements of fp32)". `unit_name` as from FlightRecorder::unit_name.
-std::string describe(const Operation& operation, const std::string& unit_name);
+std::string describe(const OperationIdentity& operation, const std::string& unit_name);
 /// "rank 3", "ranks 1, 2 and 5", "no rank".
 std::string list_ranks(const std::vector<Rank>& ranks);
 /// Two ranks are in different operations with the same number.

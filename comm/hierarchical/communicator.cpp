@@ -34,14 +34,22 @@ std::byte* at(void* data, std::int64_t elements, DType dtype) {
   return static_cast<std::byte*>(data) + to_bytes(Elements(elements), dtype).value;
 }
 
-/// The ranks of a part of the world, as an error of that part counts them.
+// A failure that was found elsewhere is told to parts of the world in which its culprit may be nobody: there it has a number below 0.
+Rank from_whole(Rank rank) { return Rank(-1 - rank.value); }
+bool is_from_whole(Rank rank) { return rank.value < 0; }
+
+/// In the world's ranks, what a part of it says; `ranks` are its members.
 Failure translated(const CommFailure& e, const std::string& where, const std::vector<Rank>& ranks) {
   Failure out;
-  for (const Rank r : e.culprits)
-    if (r.value >= 0 && static_cast<std::size_t>(r.value) < ranks.size()) out.culprits.push_back(ranks[static_cast<std::size_t>(r.value)]);
+  bool heard = false;
+  for (const Rank r : e.culprits) {
+    heard = heard || is_from_whole(r);
+    if (is_from_whole(r)) out.culprits.push_back(from_whole(r));
+    else if (static_cast<std::size_t>(r.value) < ranks.size()) out.culprits.push_back(ranks[static_cast<std::size_t>(r.value)]);
+  }
   out.verb = e.verb;
   out.unit = e.unit;
-  out.message = fmt::format("{} (there counted from 0): {}", where, e.what());
+  out.message = heard ? std::string(e.what()) : fmt::format("{} (there counted from 0): {}", where, e.what());
   return out;
 }
 
@@ -74,6 +82,24 @@ class HierarchicalCommunicator::Mover {
       if (operation.verb == Verb::all_gather) pieces.gather(where, ranks);
       else pieces.reduce(where, ranks);
     } catch (const CommFailure& e) { throw translated(e, fmt::format("{} ({})", where, list_ranks(*ranks)), *ranks); }
+  }
+
+  /// The first cause stays. Tells everybody who may wait for this rank.
+  void fail(Communicator& whole, const Failure& failure) {
+    {
+      const core::MutexLock lock(mutex_);
+      if (failure_ != nullptr) return;
+      failure_ = std::make_shared<const Failure>(failure);
+    }
+    Insider::abort_with(whole, failure);
+    Failure for_parts = failure;
+    for (Rank& r : for_parts.culprits) r = from_whole(r);
+    Insider::abort_with(*local_, for_parts);
+    Insider::abort_with(*cross_, for_parts);
+  }
+  std::shared_ptr<const Failure> failure() const {
+    const core::MutexLock lock(mutex_);
+    return failure_;
   }
 
   // How many operations have not ended, for resume().
@@ -192,9 +218,10 @@ class HierarchicalCommunicator::Mover {
   Buffer windows_;
   std::array<Stream, kMovingChannels> streams_{Stream("between hosts, gather"), Stream("between hosts, reduce")};
   std::array<Stream, kMovingChannels> local_streams_{Stream("within the host, gather"), Stream("within the host, reduce")};
-  core::Mutex mutex_;
+  mutable core::Mutex mutex_;
   core::CondVar changed_;
   int unfinished_ TESSERA_GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<const Failure> failure_ TESSERA_GUARDED_BY(mutex_);
 };
 
 HierarchicalCommunicator::HierarchicalCommunicator(std::shared_ptr<Communicator> whole, const Places& places,
@@ -214,22 +241,24 @@ void HierarchicalCommunicator::start(std::shared_ptr<Operation> operation, Strea
       operation->label.channel != Channel::control &&
       (operation->verb == Verb::all_gather || (operation->verb == Verb::reduce_scatter && options_.reduce_order == ReduceOrder::natural));
   auto announcement = std::make_shared<Operation>();
-  announcement->verb = operation->verb;
-  announcement->label = operation->label;
-  announcement->dtype = operation->dtype;
-  announcement->shard_dtype = operation->shard_dtype;
-  announcement->count = operation->count;
-  announcement->parts = operation->parts;
-  announcement->fold = operation->fold;
-  announcement->reduce = operation->reduce;
-  announcement->root = operation->root;
+  static_cast<OperationIdentity&>(*announcement) = *operation;
   announcement->announced = moves;
   if (!moves) {
     announcement->source = operation->source;
     announcement->destination = operation->destination;
   }
+  // After a failure of the data's way `whole` was left, and would call it the caller's mistake.
+  std::shared_ptr<Pending> came;
+  try {
+    if (mover_->failure() == nullptr) came = std::make_shared<Pending>(Insider::submit(*whole_, std::move(announcement), stream));
+  } catch (const UsageError&) {
+    if (mover_->failure() == nullptr) throw;
+  }
+  if (came == nullptr) {
+    operation->fail(mover_->failure(), Operation::Unless::ended);
+    return;
+  }
   mover_->begin();
-  auto came = std::make_shared<Pending>(Insider::submit(*whole_, std::move(announcement), stream));
   stream.enqueue([mover = mover_, whole = whole_, came, moves, operation = std::move(operation)] {
     std::shared_ptr<const Failure> why;
     if (operation->begin()) {
@@ -248,14 +277,15 @@ void HierarchicalCommunicator::start(std::shared_ptr<Operation> operation, Strea
         operation->waits_for(e.culprits);
         why = std::make_shared<const Failure>(std::move(failure));
       } catch (const Failure& failure) {
-        why = std::make_shared<const Failure>(failure);
-        whole->abort(failure.message);     // those that wait elsewhere hear of it
+        mover->fail(*whole, failure);
+        why = mover->failure();
       } catch (const std::exception& e) {  // nobody above: this is a worker thread
         Failure failure;
         failure.culprits = {whole->rank()};
+        failure.verb = name_of(operation->verb);
         failure.message = fmt::format("rank {} could not move its data: {}", whole->rank().value, e.what());
-        why = std::make_shared<const Failure>(failure);
-        whole->abort(failure.message);
+        mover->fail(*whole, failure);
+        why = mover->failure();
       }
       if (why == nullptr) operation->finish();
       else operation->fail(why, Operation::Unless::ended);
@@ -318,6 +348,7 @@ void HierarchicalCommunicator::set_deadline(std::chrono::milliseconds deadline) 
 }
 
 void HierarchicalCommunicator::resume() {
+  if (const auto why = mover_->failure()) raise(*why, {}, dump());
   // Data of the old epoch still moves where all had begun it; a rank that stays in it is named by those it keeps waiting.
   if (!mover_->wait_until_quiet(std::chrono::steady_clock::now() + deadline())) whole_->abort(held_up_message(rank(), deadline()));
   whole_->resume();

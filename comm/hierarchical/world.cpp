@@ -43,7 +43,7 @@ World node_world(const World& over, const TransportOptions& options) {
     throw UsageError("node_world over threads: they share all their memory already; use the thread world itself");
   if (!one_host(hosts_of(over.communicator(), {})))
     throw UsageError("node_world: the ranks are on several hosts; use hierarchical_world, or fastest_world");
-  return World(comm::node::assemble(over.communicator(), 0, over.rank().value, options, nullptr));
+  return World(comm::node::assemble(over.communicator(), 0, over.rank().value, options, nullptr, std::make_shared<const World>(over)));
 }
 
 World hierarchical_world(const World& over, const TransportOptions& options) {
@@ -71,9 +71,9 @@ ChosenWorld fastest_world(const World& over, const TransportOptions& options) {
       return {hierarchical_world(over, options),
               fmt::format("hierarchical: {} ranks on each of {} hosts", places->per_host, places->hosts)};
     return {node_world(over, options), fmt::format("node: all {} ranks are processes of one host", over.size())};
-  } catch (const CommFailure&) { throw; } catch (const RuntimeFailure& e) {
-    return {over, fmt::format("{}: {}", own, e.what())};
-  }
+  } catch (const CommFailure&) { throw; } catch (const StepInterrupted&) {
+    throw;
+  } catch (const RuntimeFailure& e) { return {over, fmt::format("{}: {}", own, e.what())}; }
 }
 
 }  // namespace tessera

@@ -134,6 +134,16 @@ void MpiCommunicator::leave() noexcept {
   courier_->post([context = context_, counts = recorder().leave()] { context->leave(counts); });
 }
 
+void MpiCommunicator::failed_elsewhere() noexcept {
+  courier_->post([courier = courier_.get()] { courier->expect_silence(); });
+}
+
+void MpiCommunicator::abort_with(const Failure& failure) noexcept {
+  if (recorder().left()) return;
+  courier_->post([context = context_, failure] { context->fail(failure, Context::Tell::members); });
+  leave();
+}
+
 void MpiCommunicator::abort(const std::string& cause) noexcept {
   if (recorder().left()) return;
   courier_->post([context = context_, cause] { context->abort(cause); });

@@ -32,6 +32,8 @@ class MpiCommunicator final : public Communicator {
 
  private:
   void start(std::shared_ptr<Operation> operation, Stream& stream) override;
+  void failed_elsewhere() noexcept override;
+  void abort_with(const Failure& failure) noexcept override;
 
   const std::shared_ptr<Courier> courier_;
   const std::shared_ptr<Context> context_;

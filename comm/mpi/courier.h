@@ -40,6 +40,8 @@ class Courier {
   void add(std::shared_ptr<Context> context);
   /// A process that does not answer is dead for every communicator it is in.
   void found_dead(Rank world_rank);
+  /// A peer may be gone without a word: at the end, none that is silent is waited for. On the communication thread.
+  void expect_silence() { any_failure_ = true; }
 
   /// Ids of communicators, for split(): one that this rank has used for nothing yet. Throws UsageError when there are no more.
   int reserve_id();

@@ -13,6 +13,7 @@
 
 #include "comm/host.h"
 #include "comm/membership.h"
+#include "comm/operation.h"
 #include "comm/options.h"
 #include "tessera/error.h"
 
@@ -25,6 +26,7 @@ constexpr std::uint64_t kInvite = 0x6e6f6465;  // "node"
 /// What the first rank of a new communicator tells the others.
 struct Invitation {
   std::int64_t pid, fd;
+  std::int64_t window_bytes, total;  ///< as it has laid out the segment
 };
 
 template <class T>
@@ -60,7 +62,7 @@ bool is_shared(Category category) {
 SegmentLayout layout_for(int ranks, Bytes chunk) { return {ranks, chunk, words_bytes(ranks), memory_of_host()}; }
 
 std::shared_ptr<NodeCommunicator> assemble(Communicator& parent, int color, int key, const TransportOptions& options,
-                                           const std::shared_ptr<MemoryLedger>& ledger) {
+                                           const std::shared_ptr<MemoryLedger>& ledger, std::shared_ptr<const World> met_on) {
   const Membership group = agree_on_members(parent, color, key);
   const SegmentLayout layout = layout_for(static_cast<int>(group.members.size()), options.chunk);
   Segment segment;
@@ -70,21 +72,24 @@ std::shared_ptr<NodeCommunicator> assemble(Communicator& parent, int color, int 
       segment = Segment::create(layout.total);
     } catch (const std::exception& e) { error = e.what(); }
   }
-  const auto invitations = tell_all(parent, Invitation{getpid(), segment.fd()}, kInvite);
+  const auto invitations = tell_all(parent, Invitation{getpid(), segment.fd(), layout.window_bytes.value, layout.total.value}, kInvite);
   const Invitation& first = invitations[static_cast<std::size_t>(group.members.front().value)];
   if (group.rank != Rank(0) && first.fd >= 0) {
     try {
       segment = Segment::open(static_cast<int>(first.pid), static_cast<int>(first.fd), layout.total);
     } catch (const std::exception& e) { error = e.what(); }
   }
+  if (first.window_bytes != layout.window_bytes.value || first.total != layout.total.value)
+    error = "the ranks lay out their shared memory differently: give all of them the same TransportOptions";
   agree_on(parent, error);
   segment.close_fd();
-  return std::make_shared<NodeCommunicator>(std::move(segment), layout, group.rank, options, ledger);
+  return std::make_shared<NodeCommunicator>(std::move(segment), layout, group.rank, options, ledger, std::move(met_on));
 }
 
 NodeCommunicator::NodeCommunicator(Segment segment, const SegmentLayout& layout, Rank rank, const TransportOptions& options,
-                                   const std::shared_ptr<MemoryLedger>& ledger)
+                                   const std::shared_ptr<MemoryLedger>& ledger, std::shared_ptr<const World> met_on)
     : Communicator(rank, layout.ranks, options.deadline),
+      met_on_(std::move(met_on)),
       context_(std::make_shared<Context>(std::move(segment), layout, rank, options, shared_recorder())),
       host_(host_name()) {
   if (ledger != nullptr) {
@@ -94,7 +99,10 @@ NodeCommunicator::NodeCommunicator(Segment segment, const SegmentLayout& layout,
   context_->meet();
 }
 
-NodeCommunicator::~NodeCommunicator() { NodeCommunicator::leave(); }
+NodeCommunicator::~NodeCommunicator() {
+  NodeCommunicator::leave();
+  if (met_on_ != nullptr && context_->failed()) Insider::failed_elsewhere(met_on_->communicator());
+}
 
 std::string NodeCommunicator::host_of(Rank rank) const {
   check_rank(rank, size());
@@ -111,7 +119,7 @@ std::shared_ptr<Communicator> NodeCommunicator::split(int color, int key, std::s
   check_deadline(deadline);
   TransportOptions options = context_->options();
   options.deadline = deadline;
-  return assemble(*this, color, key, options, ledger);
+  return assemble(*this, color, key, options, ledger, met_on_);
 }
 
 Bytes NodeCommunicator::scratch_bytes(int size) const {
@@ -170,6 +178,11 @@ Communicator::Flat NodeCommunicator::allocate_flat(Bytes per_rank, Category cate
 }
 
 void NodeCommunicator::leave() noexcept { context_->leave(recorder().leave()); }
+
+void NodeCommunicator::abort_with(const Failure& failure) noexcept {
+  context_->abort(failure);
+  leave();
+}
 
 void NodeCommunicator::abort(const std::string& cause) noexcept {
   context_->abort(cause);

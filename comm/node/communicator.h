@@ -8,14 +8,16 @@
 
 #include "comm/node/context.h"
 #include "tessera/communicator.h"
+#include "tessera/world.h"
 
 namespace tessera::comm::node {
 
 class NodeCommunicator final : public Communicator {
  public:
   /// Collective: waits until all ranks have mapped the segment. `ledger` may be null: then the windows are nobody's account.
+  /// `met_on` is what the ranks met on, if anything: kept, and told of a failure, so that its end does not wait for the dead.
   NodeCommunicator(Segment segment, const SegmentLayout& layout, Rank rank, const TransportOptions& options,
-                   const std::shared_ptr<MemoryLedger>& ledger);
+                   const std::shared_ptr<MemoryLedger>& ledger, std::shared_ptr<const World> met_on = nullptr);
   ~NodeCommunicator() override;
 
   std::string_view transport() const override { return "node"; }
@@ -38,7 +40,9 @@ class NodeCommunicator final : public Communicator {
 
  private:
   void start(std::shared_ptr<Operation> operation, Stream& stream) override;
+  void abort_with(const Failure& failure) noexcept override;
 
+  const std::shared_ptr<const World> met_on_;
   const std::shared_ptr<Context> context_;
   const std::string host_;
   Buffer windows_;  ///< this rank's, for its ledger
@@ -50,6 +54,6 @@ SegmentLayout layout_for(int ranks, Bytes chunk);
 
 /// Collective over `parent`, whose ranks can share memory: one communicator for each colour. Throws the same on every rank.
 std::shared_ptr<NodeCommunicator> assemble(Communicator& parent, int color, int key, const TransportOptions& options,
-                                           const std::shared_ptr<MemoryLedger>& ledger);
+                                           const std::shared_ptr<MemoryLedger>& ledger, std::shared_ptr<const World> met_on = nullptr);
 
 }  // namespace tessera::comm::node

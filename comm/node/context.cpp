@@ -23,9 +23,6 @@ constexpr std::chrono::milliseconds kGrace{100};
 // How often the watcher looks whether the peers live.
 constexpr std::chrono::milliseconds kHeartbeat{100};
 
-double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
-std::size_t index_of(Channel channel) { return static_cast<std::size_t>(channel); }
-
 int open_process(std::uint32_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
 
 }  // namespace
@@ -226,7 +223,7 @@ Cause Context::perform(const std::shared_ptr<Operation>& operation) {
   const std::size_t channel = index_of(operation->label.channel);
   if (Cause why = wait_turn(operation)) return why;
   Move move(*operation, rank_, layout_, segment_.data(), options_.chunk);
-  own_words().headers[channel][operation->sequence % 2] = header_of(*operation, move.source());
+  own_words().headers[channel][operation->sequence % 2] = {*operation, move.source()};
   move.stage(0, static_cast<int>(meetings_[channel] % 2));
   if (!gate_.begin(channel, static_cast<std::uint64_t>(operation->sequence))) return cause();
   if (Cause why = wait_for_all(*operation)) return why;
@@ -265,7 +262,7 @@ Cause Context::wait_turn(const std::shared_ptr<Operation>& operation) {
   }
 }
 
-Cause Context::wait_for_all(const Operation& operation) {
+Cause Context::wait_for_all(Operation& operation) {
   const std::size_t channel = index_of(operation.label.channel);
   const auto n = static_cast<std::uint64_t>(operation.sequence);
   const auto deadline =
@@ -292,19 +289,19 @@ Cause Context::wait_for_all(const Operation& operation) {
         if (absent.empty()) return true;
         if (const auto left = departure(operation, absent)) fail(*left);
         else if (Clock::now() >= deadline) fail(lateness_of_earliest(operation, absent));
-        const_cast<Operation&>(operation).waits_for(std::move(absent));
+        operation.waits_for(std::move(absent));
         return (why = failure()) != nullptr;
       },
       std::min(deadline, Clock::now() + std::chrono::hours(1)));
   if (why == nullptr) {
     ++meetings_[channel];
-    const_cast<Operation&>(operation).waits_for({});
+    operation.waits_for({});
   }
   return why;
 }
 
 // All have begun this operation, so all go through its rounds, also after an interrupt.
-Cause Context::pass_round(const Operation& operation) {
+Cause Context::pass_round(Operation& operation) {
   const std::size_t channel = index_of(operation.label.channel);
   gate_.pass(channel, ++rounds_[channel]);
   const auto deadline = std::max(operation.deadline, Clock::now() + kGrace);
@@ -316,7 +313,7 @@ Cause Context::pass_round(const Operation& operation) {
         std::vector<Rank> moving;
         for (int r = 0; r < size(); ++r)
           if (gate_.passed(r, channel) < rounds_[channel]) moving.emplace_back(r);
-        const_cast<Operation&>(operation).waits_for(moving);
+        operation.waits_for(moving);
         fail(slowness(operation, moving));
         return (why = failure()) != nullptr;
       },
@@ -411,115 +408,6 @@ void Context::abort(const std::string& why) {
     }
   }
   fail(failure);
-}
-
-// --- what went wrong --------------------------------------------------------------------------------------------------
-
-std::string Context::described(const Operation& operation) const { return describe(operation, recorder_->unit_name(operation.label.unit)); }
-
-Failure Context::failure_in(const Operation& operation) const {
-  Failure out;
-  out.verb = name_of(operation.verb);
-  out.unit = recorder_->unit_name(operation.label.unit);
-  return out;
-}
-
-std::optional<Failure> Context::disagreement(const Operation& operation, Rank peer) const {
-  if (peer == rank_) return std::nullopt;
-  const Header& header = words_(peer.value).headers[index_of(operation.label.channel)][operation.sequence % 2];
-  const std::unique_ptr<Operation> other = operation_of(header);
-  if (other->matches(operation)) return std::nullopt;
-  const bool peer_first = peer < rank_;
-  const Operation& first = peer_first ? *other : operation;
-  const Operation& second = peer_first ? operation : *other;
-  Failure failure;
-  failure.culprits = {std::min(peer, rank_), std::max(peer, rank_)};
-  failure.verb = name_of(first.verb);
-  failure.unit = recorder_->unit_name(first.label.unit);
-  failure.message = disagreement_message(failure.culprits[0], described(first), failure.culprits[1], described(second));
-  return failure;
-}
-
-std::optional<Failure> Context::departure(const Operation& operation, const std::vector<Rank>& absent) const {
-  for (const Rank peer : absent) {
-    const RankWords& words = words_(peer.value);
-    if (Platform::load(words.left) == 0) continue;
-    const std::int64_t calls = words.left_after[index_of(operation.label.channel)];
-    if (operation.sequence < calls) continue;
-    Failure failure = failure_in(operation);
-    failure.culprits = {peer};
-    failure.message = departure_message(peer, calls, operation.label.channel, rank_, described(operation));
-    return failure;
-  }
-  return std::nullopt;
-}
-
-Failure Context::out_of_turn(const Operation& operation) const {
-  Failure failure = failure_in(operation);
-  failure.culprits = {rank_};
-  failure.message = out_of_turn_message(rank_, described(operation), operation);
-  return failure;
-}
-
-Answer Context::waits_of(Rank rank, Rank asking, const Operation& operation) const {
-  Answer out;
-  for (std::size_t c = 0; c < kChannels; ++c) {
-    const std::uint64_t begun = gate_.begun(rank.value, c);
-    if (begun == 0) continue;
-    std::vector<Rank> missing;
-    for (int r = 0; r < size(); ++r)
-      if (gate_.begun(r, c) < begun) missing.emplace_back(r);
-    if (missing.empty()) continue;
-    if (rank == asking) {
-      out.what = described(operation);
-    } else if (out.what.empty()) {
-      out.what = described(*operation_of(words_(rank.value).headers[c][(begun - 1) % 2]));
-    }
-    out.waits_for.insert(out.waits_for.end(), missing.begin(), missing.end());
-  }
-  return out;
-}
-
-Failure Context::lateness_of_earliest(const Operation& operation, const std::vector<Rank>& absent) const {
-  std::shared_ptr<Operation> earliest;
-  if (operation.label.unit == kNoUnit) {
-    const core::MutexLock lock(mutex_);
-    for (const auto& other : operations_)
-      if (other->label.unit != kNoUnit && other->submitted <= operation.submitted && !missing_in(*other).empty() &&
-          (earliest == nullptr || other->submitted < earliest->submitted))
-        earliest = other;
-  }
-  return earliest != nullptr ? lateness(*earliest, missing_in(*earliest)) : lateness(operation, absent);
-}
-
-std::vector<Rank> Context::missing_in(const Operation& operation) const {
-  std::vector<Rank> out;
-  for (int r = 0; r < size(); ++r)
-    if (gate_.begun(r, index_of(operation.label.channel)) <= static_cast<std::uint64_t>(operation.sequence)) out.emplace_back(r);
-  return out;
-}
-
-Failure Context::lateness(const Operation& operation, const std::vector<Rank>& absent) const {
-  Inquest inquest;
-  for (int r = 0; r < size(); ++r) inquest.answers.emplace_back(waits_of(Rank(r), rank_, operation));
-  const Verdict verdict = judge(inquest, absent);
-  Wait wait;
-  wait.what = described(operation);
-  wait.missing = absent;
-  wait.submitted = operation.submitted;
-  wait.deadline = operation.deadline;
-  Failure failure = failure_in(operation);
-  failure.culprits = verdict.culprits;
-  failure.message = verdict_message(verdict, inquest, wait, rank_);
-  return failure;
-}
-
-Failure Context::slowness(const Operation& operation, const std::vector<Rank>& moving) const {
-  Failure failure = failure_in(operation);
-  failure.culprits = moving;
-  failure.message = fmt::format("{} came to {} but did not move its data within {:.3f} s of rank {}: stopped, or set a longer deadline",
-                                list_ranks(moving), described(operation), seconds(operation.deadline - operation.submitted), rank_.value);
-  return failure;
 }
 
 }  // namespace tessera::comm::node

@@ -36,6 +36,9 @@ namespace tessera::comm::node {
 
 using Cause = std::shared_ptr<const Failure>;
 
+inline std::size_t index_of(Channel channel) { return static_cast<std::size_t>(channel); }
+inline double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
 class Context {
  public:
   Context(Segment segment, const SegmentLayout& layout, Rank rank, const TransportOptions& options,
@@ -62,9 +65,11 @@ class Context {
 
   void interrupt(const std::string& cause);
   bool interrupted() const;
+  bool failed() const { return state().kind == State::Kind::failed; }
   void resume();
   void leave(const std::array<std::int64_t, kChannels>& counts);
   void abort(const std::string& cause);
+  void abort(const Failure& failure) { fail(failure); }
   Traffic traffic() const { return traffic_.total(); }
 
  private:
@@ -72,13 +77,13 @@ class Context {
   Cause cause() const;
   Cause failure() const;  ///< not an interruption
   RankWords& own_words() { return words_(rank_.value); }
-  std::string described(const Operation& operation) const;
+  std::string described(const OperationIdentity& operation) const;
 
   void forget(const std::shared_ptr<Operation>& operation);
   Cause perform(const std::shared_ptr<Operation>& operation);
   Cause wait_turn(const std::shared_ptr<Operation>& operation);
-  Cause wait_for_all(const Operation& operation);
-  Cause pass_round(const Operation& operation);
+  Cause wait_for_all(Operation& operation);
+  Cause pass_round(Operation& operation);
   void pause(const Operation& operation, int phase) const;
 
   /// The first cause stays.
@@ -88,7 +93,7 @@ class Context {
   void watch();
   void look_for_deaths();
 
-  Failure failure_in(const Operation& operation) const;  ///< with its verb and unit
+  Failure failure_in(const OperationIdentity& operation) const;  ///< with its verb and unit
   std::optional<Failure> disagreement(const Operation& operation, Rank peer) const;
   std::optional<Failure> departure(const Operation& operation, const std::vector<Rank>& absent) const;
   Failure out_of_turn(const Operation& operation) const;

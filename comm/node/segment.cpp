@@ -23,8 +23,8 @@ namespace {
 
 constexpr std::int64_t kPage = 4096;
 constexpr Bytes kLargestWindow{256 << 10};
-// Address space, not memory: half of what 47 bits reach, for all communicators of a process together.
-constexpr std::int64_t kMostAddresses = std::int64_t{1} << 42;
+// Address space of one communicator, not memory: 47 bits have room for fifteen.
+constexpr std::int64_t kMostAddresses = std::int64_t{1} << 43;
 
 Bytes whole_pages(Bytes b) { return Bytes((b.value + kPage - 1) / kPage * kPage); }
 
@@ -81,8 +81,9 @@ SegmentLayout::SegmentLayout(int ranks_, Bytes chunk, Bytes words, Bytes room) :
   window_bytes = Bytes(std::max(std::min(chunk, kLargestWindow).value, std::int64_t{8} * ranks) / 8 * 8);
   windows_begin = whole_pages(words);
   flats_begin = whole_pages(windows_begin + scratch() * ranks);
-  const Bytes each = whole_pages(std::min(room, Bytes(kMostAddresses / (ranks + 1))));
-  flats_bytes = own_bytes = each;
+  // What all share may take all the room; what one rank has of its own, all the room too, unless there are very many.
+  flats_bytes = whole_pages(std::min(room, Bytes(kMostAddresses / 2)));
+  own_bytes = whole_pages(std::min(room, Bytes(kMostAddresses / 2 / ranks)));
   own_begin = flats_begin + flats_bytes;
   total = own_begin + own_bytes * ranks;
 }

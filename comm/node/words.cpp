@@ -22,37 +22,6 @@ std::string text(const std::array<char, N>& from) {
 
 }  // namespace
 
-Header header_of(const Operation& operation, std::int64_t source) {
-  Header out{};
-  out.verb = operation.verb;
-  out.label = operation.label;
-  out.dtype = operation.dtype;
-  out.shard_dtype = operation.shard_dtype;
-  out.fold = operation.fold;
-  out.reduce = operation.reduce;
-  out.sequence = operation.sequence;
-  out.count = operation.count.value;
-  out.parts = operation.parts;
-  out.root = operation.root.value;
-  out.source = source;
-  return out;
-}
-
-std::unique_ptr<Operation> operation_of(const Header& header) {
-  auto out = std::make_unique<Operation>();
-  out->verb = header.verb;
-  out->label = header.label;
-  out->dtype = header.dtype;
-  out->shard_dtype = header.shard_dtype;
-  out->fold = header.fold;
-  out->reduce = header.reduce;
-  out->sequence = header.sequence;
-  out->count = Elements(header.count);
-  out->parts = header.parts;
-  out->root = Rank(header.root);
-  return out;
-}
-
 FailureRecord record_of(const Failure& failure) {
   FailureRecord out{};
   out.kind = failure.kind;

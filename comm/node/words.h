@@ -5,7 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <memory>
+#include <type_traits>
 
 #include "comm/failure.h"
 #include "comm/node/gate.h"
@@ -14,22 +14,13 @@
 
 namespace tessera::comm::node {
 
-/// The identity of an operation and where its source lies, for the peers.
+/// What a rank is in, and where its source lies, for the peers.
 struct Header {
-  Verb verb;
-  Label label;
-  DType dtype, shard_dtype;
-  Fold fold;
-  ReduceOp reduce;
-  std::int64_t sequence, count;
-  std::int32_t parts, root;
+  OperationIdentity identity;
   std::int64_t source;  ///< offset in the segment; kPrivate where peers cannot see it
 };
 inline constexpr std::int64_t kPrivate = -1;
-
-Header header_of(const Operation& operation, std::int64_t source);
-/// With its identity, to be compared and described; without memory.
-std::unique_ptr<Operation> operation_of(const Header& header);
+static_assert(std::is_trivially_copyable_v<Header>);
 
 struct FailureRecord {
   FailureKind kind;

@@ -64,8 +64,9 @@ struct Region {
 
 struct Operation;  // comm/operation.h
 namespace comm {
+struct Failure;  // comm/failure.h
 struct Insider;  // comm/operation.h
-}
+}  // namespace comm
 
 /// A collective on its way. Owns what the operation touches.
 /// Destroying it unfinished waits, except after a failure: then its buffers pass to the communicator.
@@ -224,6 +225,10 @@ class TESSERA_API Communicator {
  private:
   /// The transport's half: brings `operation` to its end after what `stream` already holds; must not block the caller.
   virtual void start(std::shared_ptr<Operation> operation, Stream& stream) = 0;
+  /// A communicator that was made over this one has failed: a peer may be gone, and the end of this one waits for none that is silent.
+  virtual void failed_elsewhere() noexcept {}
+  /// Like abort(), for a failure that is known already: peers throw it as it is, culprits included.
+  virtual void abort_with(const comm::Failure& failure) noexcept;
   Pending submit(std::shared_ptr<Operation> operation, Stream& stream);
   friend struct comm::Insider;
 

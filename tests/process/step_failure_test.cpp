@@ -51,10 +51,10 @@ std::vector<std::string> mpirun(int ranks, const std::vector<std::string>& optio
 std::string victim_program() { return std::string(TESSERA_BINARY_DIR) + "/tests/process_victim"; }
 
 // Each rank's own exit code, written by a shell around it: mpirun --enable-recovery itself returns 0.
-Outcome run_recovering(const TemporaryFolder& folder, int ranks, const std::string& how, int victim) {
+Outcome run_recovering(const TemporaryFolder& folder, int ranks, const std::string& how, int victim, const std::string& transport = "mpi") {
   std::vector<std::string> command =
       mpirun(ranks, {"--enable-recovery", "sh", "-c", "\"$@\"; echo $? > \"$0/code-$OMPI_COMM_WORLD_RANK\"", folder / "."});
-  command.insert(command.end(), {victim_program(), how, std::to_string(victim), folder / "."});
+  command.insert(command.end(), {victim_program(), how, std::to_string(victim), folder / ".", transport});
   return run_program(command, 40);
 }
 
@@ -91,6 +91,19 @@ TEST_CASE("B28: kill -9 in the middle of a step: every survivor names the dead r
   }
 }
 
+TEST_CASE("B28: the same over shared memory, and over pretended hosts of two ranks each, whichever rank it is") {
+  for (const std::string transport : {"node", "hierarchical"}) {
+    for (const int victim : {0, 1, 3}) {
+      INFO("rank " << victim << " of 4 over " << transport);
+      const TemporaryFolder folder;
+      const Cleanup cleanup(folder, 4);
+      run_recovering(folder, 4, "kill", victim, transport);
+      check_survivors(folder, 4, victim, true);
+      CHECK(cleanup.all_gone());
+    }
+  }
+}
+
 TEST_CASE(
     "B28: SIGSTOP in the middle of a step: every survivor names the stopped rank, verb and unit within the deadline, and ends with 1") {
   const TemporaryFolder folder;
@@ -123,7 +136,7 @@ TEST_CASE("B28: under plain mpirun all three end with a code that is not 0, and 
     CAPTURE(how);
     const TemporaryFolder folder;
     const Cleanup cleanup(folder, 3);
-    std::vector<std::string> command = mpirun(3, {victim_program(), how, "1", folder / "."});
+    std::vector<std::string> command = mpirun(3, {victim_program(), how, "1", folder / ".", "mpi"});
     std::thread killer([&] {
       if (how != "stop") return;
       for (int tenth = 0; tenth < 200; ++tenth) {

@@ -1,5 +1,5 @@
 // A rank that comes to grief in the middle of a step, and what the others say. Run under mpirun by step_failure_test.cpp.
-//   victim HOW RANK DIR    HOW: kill, stop or throw
+//   victim HOW RANK DIR TRANSPORT    HOW: kill, stop or throw; TRANSPORT: mpi, node or hierarchical (two ranks on each pretended host)
 // Each survivor writes DIR/rank-N: what it caught, the culprits, verb, unit and the seconds it took.
 #include <signal.h>
 #include <unistd.h>
@@ -48,10 +48,14 @@ void train(tessera::World& world, const std::string& how, int victim, Clock::tim
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) return 3;
+  if (argc != 5) return 3;
   const std::string how = argv[1], folder = argv[3];
   const int victim = std::stoi(argv[2]);
-  tessera::World world = tessera::mpi_world(argc, argv);
+  const std::string transport = argv[4];
+  tessera::World met = tessera::mpi_world(argc, argv);
+  tessera::World world = transport == "mpi"    ? met
+                         : transport == "node" ? tessera::node_world(met)
+                                               : tessera::hierarchical_world(met, {.ranks_per_node = 2});
   std::ofstream(folder + "/pid-" + std::to_string(world.rank().value)) << ::getpid() << '\n';
   Clock::time_point begin;
   std::string report;

@@ -227,3 +227,13 @@ RANK_TEST("results do not depend on chunks and delays [B18]")(World& world) {
       .wait_host();
   CHECK(same_bits(shard, expected));
 }
+
+RANK_TEST("ranks with different options, or impossible ones, are refused on every rank before they share memory")(World& world) {
+  if (transport() != "node") return;
+  TransportOptions options;
+  CHECK_THROWS_AS((void)node_world(world, {.shared_memory = Bytes(-1)}), UsageError);
+  CHECK_THROWS_AS((void)node_world(world, {.ranks_per_node = -1}), UsageError);
+  if (world.size() == 1) return;
+  options.chunk = world.rank() == Rank(0) ? Bytes(1024) : Bytes(2048);
+  CHECK_THROWS_WITH_AS((void)node_world(world, options), doctest::Contains("TransportOptions"), RuntimeFailure);
+}

@@ -2,6 +2,10 @@
 //
 // Traffic runs on a duplicate of the caller's communicator. After start-up one communication thread makes every MPI call; MPI must
 // therefore offer MPI_THREAD_MULTIPLE.
+//
+// Where Tessera initialises MPI it first sets four variables of the environment, unless they are set, which Open MPI reads:
+// OMPI_MCA_btl_tcp_ eager_limit, rndv_eager_limit and max_send_size (2 MiB) and links (3). Without them a TCP link carries half of what it
+// could both ways.
 #pragma once
 
 #ifndef OMPI_SKIP_MPICXX
