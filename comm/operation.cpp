@@ -1,10 +1,42 @@
 #include "comm/operation.h"
 
+#include <functional>
 #include <utility>
 
 #include "comm/recorder.h"
 
 namespace tessera {
+
+namespace {
+
+struct Span {
+  const std::byte* begin = nullptr;
+  std::int64_t bytes = 0;
+  bool meets(const Span& other) const {
+    const std::less<const std::byte*> before;
+    return bytes > 0 && other.bytes > 0 && before(begin, other.begin + other.bytes) && before(other.begin, begin + bytes);
+  }
+};
+
+Span read_by(const Operation& o) {
+  if (o.source.data == nullptr) return {};
+  const Elements n = o.verb == Verb::reduce_scatter ? o.count * o.parts : o.count;
+  return {static_cast<const std::byte*>(o.source.data), to_bytes(n, o.dtype).value};
+}
+
+Span written_by(const Operation& o) {
+  if (o.destination.data == nullptr) return {};
+  const Elements n = o.verb == Verb::all_gather ? o.count * o.parts : o.count;
+  const DType dtype = o.verb == Verb::reduce_scatter ? o.shard_dtype : o.dtype;
+  return {static_cast<const std::byte*>(o.destination.data), to_bytes(n, dtype).value};
+}
+
+}  // namespace
+
+bool Operation::independent_of(const Operation& other) const {
+  const Span written = written_by(*this);
+  return !written.meets(written_by(other)) && !written.meets(read_by(other)) && !written_by(other).meets(read_by(*this));
+}
 
 bool OperationIdentity::matches(const OperationIdentity& other) const {
   return verb == other.verb && label.unit == other.label.unit && label.step == other.label.step && label.leaf == other.label.leaf &&

@@ -46,6 +46,9 @@ struct Operation : OperationIdentity {
   std::chrono::steady_clock::time_point submitted{}, deadline{};
   std::shared_ptr<comm::FlightRecorder> recorder;  ///< until the end; the recorder remembers the operation for longer
 
+  /// Neither writes what the other reads or writes: they may run at the same time.
+  bool independent_of(const Operation& other) const;
+
   /// Queued becomes running. False where the operation is over already, because it failed while it was queued.
   bool begin();
   /// Running becomes over; lets go of the regions' owners.
@@ -79,6 +82,12 @@ struct Operation : OperationIdentity {
 };
 
 namespace comm {
+/// Whose turn it is among the operations of a channel on one rank.
+struct Turn {
+  std::int64_t sequence = 0;
+  bool taken = false;  ///< it is under way and minds its own deadline; those behind it are not held up by their streams
+};
+
 /// For a transport that is made of others, or over another.
 struct Insider {
   static void failed_elsewhere(Communicator& communicator) noexcept { communicator.failed_elsewhere(); }

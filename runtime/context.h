@@ -1,4 +1,4 @@
-// What the parts of one engine share: spec, options, communicator, the three streams, the place in the training run, and the time spent
+// What the parts of one engine share: spec, options, communicator, streams, the place in the training run, and the time spent
 // waiting.
 #pragma once
 
@@ -25,7 +25,12 @@ class Context {
   const ModelSpec& spec() const { return spec_; }
   const Options& options() const { return options_; }
   Communicator& communicator() { return *communicator_; }
-  Stream& stream(Channel channel) { return streams_[static_cast<std::size_t>(channel)]; }
+  /// Where the channel's next operation is enqueued. Two take turns, so that the transport has the next gather (or reduction) in hand while
+  /// the last is under way; nothing here relies on the order of a channel's operations but the channel itself.
+  Stream& stream(Channel channel) {
+    const auto c = static_cast<std::size_t>(channel);
+    return streams_[2 * c + next_stream_[c]++ % 2];
+  }
 
   std::int64_t step = 0;   ///< steps begun so far
   std::int64_t leaf = -1;  ///< this rank's micro-batch within the step; -1 outside
@@ -70,7 +75,9 @@ class Context {
   const Options& options_;
   std::shared_ptr<Communicator> communicator_;
   Clock::duration exposed_{};
-  std::array<Stream, kChannels> streams_{Stream("gather"), Stream("reduce"), Stream("control")};
+  std::array<std::size_t, kChannels> next_stream_{};
+  std::array<Stream, 2 * kChannels> streams_{Stream("gather 0"), Stream("gather 1"),  Stream("reduce 0"),
+                                             Stream("reduce 1"), Stream("control 0"), Stream("control 1")};
 };
 
 }  // namespace tessera::runtime

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <exception>
 #include <set>
 #include <utility>
@@ -73,8 +74,9 @@ class HierarchicalCommunicator::Mover {
   node::NodeCommunicator& local() { return *local_; }
   Communicator& cross() { return *cross_; }
 
-  /// Throws what stands in the way, in the world's ranks, as a Failure.
+  /// In the order of the calls, which may come from several streams. Throws what stands in the way, in the world's ranks, as a Failure.
   void move(const Operation& operation) {
+    wait_turn(operation);
     const char* where = "between hosts";
     const std::vector<Rank>* ranks = &across_;
     try {
@@ -102,21 +104,24 @@ class HierarchicalCommunicator::Mover {
     return failure_;
   }
 
-  // How many operations have not ended, for resume().
-  void begin() {
+  // Operations of each channel that have not ended, in the order of the calls.
+  void begin(const Operation& operation) {
     const core::MutexLock lock(mutex_);
-    ++unfinished_;
+    unfinished_[index(operation)].push_back(&operation);
   }
-  void end() {
+  void end(const Operation& operation) {
     const core::MutexLock lock(mutex_);
-    --unfinished_;
+    std::erase(unfinished_[index(operation)], &operation);
     changed_.notify_all();
   }
   /// False where the deadline comes first.
   bool wait_until_quiet(std::chrono::steady_clock::time_point deadline) {
     const core::MutexLock lock(mutex_);
-    while (unfinished_ > 0)
-      if (!changed_.wait_until(mutex_, deadline)) return unfinished_ == 0;
+    const auto quiet = [this]() TESSERA_REQUIRES(mutex_) {
+      return std::all_of(unfinished_.begin(), unfinished_.end(), [](const auto& of_channel) { return of_channel.empty(); });
+    };
+    while (!quiet())
+      if (!changed_.wait_until(mutex_, deadline)) return quiet();
     return true;
   }
 
@@ -210,6 +215,13 @@ class HierarchicalCommunicator::Mover {
     const std::int64_t most_, pieces_;
   };
 
+  static std::size_t index(const Operation& operation) { return static_cast<std::size_t>(operation.label.channel); }
+  // Those before it are announced too, so each ends within its deadline, or all fail.
+  void wait_turn(const Operation& operation) {
+    const core::MutexLock lock(mutex_);
+    while (unfinished_[index(operation)].front() != &operation) changed_.wait(mutex_);
+  }
+
   const Places places_;
   const Bytes window_;
   std::vector<Rank> on_host_, across_;
@@ -220,7 +232,7 @@ class HierarchicalCommunicator::Mover {
   std::array<Stream, kMovingChannels> local_streams_{Stream("within the host, gather"), Stream("within the host, reduce")};
   mutable core::Mutex mutex_;
   core::CondVar changed_;
-  int unfinished_ TESSERA_GUARDED_BY(mutex_) = 0;
+  std::array<std::deque<const Operation*>, kChannels> unfinished_ TESSERA_GUARDED_BY(mutex_);
   std::shared_ptr<const Failure> failure_ TESSERA_GUARDED_BY(mutex_);
 };
 
@@ -258,7 +270,7 @@ void HierarchicalCommunicator::start(std::shared_ptr<Operation> operation, Strea
     operation->fail(mover_->failure(), Operation::Unless::ended);
     return;
   }
-  mover_->begin();
+  mover_->begin(*operation);
   stream.enqueue([mover = mover_, whole = whole_, came, moves, operation = std::move(operation)] {
     std::shared_ptr<const Failure> why;
     if (operation->begin()) {
@@ -290,7 +302,7 @@ void HierarchicalCommunicator::start(std::shared_ptr<Operation> operation, Strea
       if (why == nullptr) operation->finish();
       else operation->fail(why, Operation::Unless::ended);
     }
-    mover->end();
+    mover->end(*operation);
   });
 }
 

@@ -15,6 +15,8 @@ namespace {
 
 // A receive that MPI was asked to cancel ends at once, unless its sender died in the middle.
 constexpr std::chrono::milliseconds kCancelling{50};
+// Operations of a channel under way: the next one's data follows the last's on the wire, so that the wire does not rest between them.
+constexpr std::size_t kAtOnce = 2;
 
 }  // namespace
 
@@ -23,7 +25,8 @@ Context::Context(Group group, const TransportOptions& options, ScratchLayout lay
     : group_(std::move(group)),
       options_(options),
       layout_(layout),
-      largest_message_(group_.world_ranks.size() > 1 ? std::min(options.chunk, layout.total()) : options.chunk),
+      largest_message_(
+          std::max(Bytes(1), group_.world_ranks.size() > 1 ? std::min(Bytes(options.chunk.value / 2), layout.total()) : options.chunk)),
       scratch_(scratch),
       scratch_owner_(std::move(scratch_owner)),
       wire_(wire),
@@ -139,29 +142,55 @@ void Context::start(const std::shared_ptr<Operation>& operation) {
     return;
   }
   const auto channel = static_cast<std::size_t>(operation->label.channel);
-  // The operations of a channel run in the order of the calls, also where they were submitted to different streams.
-  if (active_[channel] != nullptr || turn_[channel] != operation->sequence) waiting_turn_[channel].emplace(operation->sequence, operation);
-  else start_exchange(operation);
+  waiting_turn_[channel].emplace(operation->sequence, operation);
+  start_waiting(channel);
+}
+
+// The operations of a channel begin in the order of the calls, also where they were submitted to different streams; the next begins before
+// the last is over only where nobody could tell.
+void Context::start_waiting(std::size_t channel) {
+  while (active_[channel].size() < kAtOnce && !failed_ && !stopping_) {
+    const auto next = waiting_turn_[channel].find(begun_[channel]);
+    if (next == waiting_turn_[channel].end()) return;
+    const std::shared_ptr<Operation> operation = next->second;
+    if (!active_[channel].empty() && !operation->independent_of(active_[channel].back()->operation())) return;
+    waiting_turn_[channel].erase(next);
+    start_exchange(operation);
+  }
 }
 
 void Context::start_exchange(const std::shared_ptr<Operation>& operation) {
   const auto channel = static_cast<std::size_t>(operation->label.channel);
   const auto delay = delay_of(*operation, group_.rank, 1, options_.random_delay);
-  const auto exchange = std::make_shared<Exchange>(*this, operation, delay, shared_from_this());
-  active_[channel] = exchange;
+  std::shared_ptr<Exchange> before = active_[channel].empty() ? nullptr : active_[channel].back();
+  const auto exchange = std::make_shared<Exchange>(*this, operation, std::move(before), delay, shared_from_this());
+  active_[channel].push_back(exchange);
+  ++begun_[channel];
   exchange->begin();
   signal_all(pack(WireHeader::of(*operation, group_.id, now_epoch_)));
-  for (std::size_t r = 0; r < peers_.size() && active_[channel] == exchange; ++r) {
-    std::optional<WireHeader>& early = peers_[r].early[channel];
-    if (!early) continue;
-    const WireHeader header = *early;
-    early.reset();
+  for (std::size_t r = 0; r < peers_.size() && !failed_; ++r) {
+    std::deque<WireHeader>& early = peers_[r].early[channel];
+    if (early.empty()) continue;
+    const WireHeader header = early.front();
+    early.pop_front();
     accept(Rank(static_cast<int>(r)), header, *exchange);
   }
-  if (active_[channel] == exchange && check_left(*exchange)) {
+  if (!failed_ && check_left(*exchange)) {
     exchange->advance();
     operation->waits_for(exchange->missing());
   }
+}
+
+std::vector<std::shared_ptr<Exchange>> Context::active() const {
+  std::vector<std::shared_ptr<Exchange>> out;
+  for (const auto& of_channel : active_) out.insert(out.end(), of_channel.begin(), of_channel.end());
+  return out;
+}
+
+const Operation* Context::first_active() const {
+  for (const auto& of_channel : active_)
+    if (!of_channel.empty()) return &of_channel.front()->operation();
+  return nullptr;
 }
 
 void Context::accept(Rank from, const WireHeader& header, Exchange& exchange) {
@@ -204,20 +233,20 @@ bool Context::check_left(const Exchange& exchange) {
   return true;
 }
 
+void Context::advance() {
+  std::vector<std::shared_ptr<Exchange>> all = active();
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a->operation().submitted < b->operation().submitted; });
+  for (const auto& exchange : all) exchange->advance();
+}
+
 void Context::finish_complete() {
+  advance();  // also what was held back for a while
   for (std::size_t c = 0; c < kChannels; ++c) {
-    while (active_[c] != nullptr && !active_[c]->stopped() && !failed_) {
-      active_[c]->advance();  // data that was held back for a while
-      if (!active_[c]->complete()) break;
-      const std::shared_ptr<Exchange> exchange = std::move(active_[c]);
-      active_[c] = nullptr;
-      ++turn_[c];
+    while (!active_[c].empty() && active_[c].front()->complete() && !failed_) {
+      const std::shared_ptr<Exchange> exchange = std::move(active_[c].front());
+      active_[c].pop_front();
       exchange->shared_operation()->finish();
-      const auto next = waiting_turn_[c].find(turn_[c]);
-      if (next == waiting_turn_[c].end()) break;
-      const std::shared_ptr<Operation> operation = next->second;
-      waiting_turn_[c].erase(next);
-      start_exchange(operation);
+      start_waiting(c);
     }
   }
 }
@@ -226,13 +255,12 @@ void Context::fail(Failure failure, Tell tell, const std::vector<Rank>& dead) {
   if (failed_) return;
   failed_ = true;
   const auto why = std::make_shared<const Failure>(std::move(failure));
-  for (auto& exchange : active_) {
-    if (exchange == nullptr) continue;
+  for (const auto& exchange : active()) {
     exchange->shared_operation()->waits_for(exchange->missing());
     exchange->stop();
-    failing_.push_back(std::move(exchange));
-    exchange = nullptr;
+    failing_.push_back(exchange);
   }
+  for (auto& of_channel : active_) of_channel.clear();
   wire_.cancel_receives(this);  // of a drain
   inquest_.reset();
   end_failing_at_ = Clock::now() + kCancelling;
@@ -275,11 +303,9 @@ void Context::abort(const std::string& cause) {
   Failure failure;
   failure.culprits = {group_.rank};
   failure.message = fmt::format("rank {} aborted the communicator: {}", group_.rank.value, cause);
-  for (const auto& exchange : active_) {
-    if (exchange == nullptr) continue;
-    failure.verb = name_of(exchange->operation().verb);
-    failure.unit = recorder_->unit_name(exchange->operation().label.unit);
-    break;
+  if (const Operation* operation = first_active()) {
+    failure.verb = name_of(operation->verb);
+    failure.unit = recorder_->unit_name(operation->label.unit);
   }
   fail(std::move(failure), Tell::members);
 }
@@ -289,11 +315,9 @@ void Context::process_died(Rank world_rank) {
     if (group_.world_ranks[r] != world_rank || failed_) continue;
     Failure failure;
     failure.culprits = {Rank(static_cast<int>(r))};
-    for (const auto& exchange : active_) {
-      if (exchange == nullptr) continue;
-      failure.verb = name_of(exchange->operation().verb);
-      failure.unit = recorder_->unit_name(exchange->operation().label.unit);
-      break;
+    if (const Operation* operation = first_active()) {
+      failure.verb = name_of(operation->verb);
+      failure.unit = recorder_->unit_name(operation->label.unit);
     }
     failure.message = fmt::format("rank {} on {} did not answer: dead, stopped or cut off from the network", r, group_.hosts[r]);
     fail(std::move(failure), Tell::members, {world_rank});
@@ -310,9 +334,7 @@ void Context::process_left(Rank world_rank) {
 
 bool Context::busy() const {
   if (!failing_.empty() || inquest_ || (stopping_ && !stopped_ && !failed_) || (resume_wanted_ && !failed_)) return true;
-  for (const auto& exchange : active_)
-    if (exchange != nullptr) return true;
-  return false;
+  return first_active() != nullptr;
 }
 
 bool Context::removable() const { return closed_ && !busy() && idle(); }

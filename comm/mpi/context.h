@@ -13,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -99,13 +100,16 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
   void sent(Rank peer, Channel channel, int stream, Bytes bytes) override;
   void received(Rank peer, Channel channel, int stream, Bytes bytes) override;
   void request_failed(Rank peer, const Operation& operation, int error) override;
+  int& on_their_way(Rank to) override { return peer(to).on_their_way; }
+  void advance() override;
 
  private:
   struct Peer {
-    std::array<std::optional<WireHeader>, kChannels> early;  ///< of an operation that this rank is not in yet
+    std::array<std::deque<WireHeader>, kChannels> early;  ///< of operations that this rank is not in yet
     std::optional<OperationCounts> left;
     bool gone = false;
     MessageCounts sent{}, received{};
+    int on_their_way = 0;
     std::optional<OperationCounts> begun;    ///< after an interrupt
     std::optional<MessageCounts> announced;  ///< what it says it has sent to this rank, after that
     bool resumed = false;
@@ -117,7 +121,10 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
   void signal(Rank to, const Packet& packet);
   void signal_all(const Packet& packet);
 
+  void start_waiting(std::size_t channel);
   void start_exchange(const std::shared_ptr<Operation>& operation);
+  std::vector<std::shared_ptr<Exchange>> active() const;  ///< of all channels
+  const Operation* first_active() const;
   void accept(Rank from, const WireHeader& header, Exchange& exchange);
   bool check_left(const Exchange& exchange);
   void finish_complete();
@@ -150,7 +157,9 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
   const Group group_;
   const TransportOptions options_;
   const ScratchLayout layout_;
-  const Bytes largest_message_;  ///< fits into the scratch, so that an interrupted one can be taken there
+  /// Half a chunk: acknowledgements queue behind what is on its way, so that must not be much. Fits into the scratch, so that an
+  /// interrupted one can be taken there.
+  const Bytes largest_message_;
   std::byte* const scratch_;
   const std::shared_ptr<const void> scratch_owner_;
   Wire& wire_;
@@ -169,9 +178,9 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
   std::int32_t now_epoch_ = 0;
   bool failed_ = false, closed_ = false;
   std::vector<Peer> peers_;
-  OperationCounts turn_{};
+  OperationCounts begun_{};
   std::array<std::map<std::int64_t, std::shared_ptr<Operation>>, kChannels> waiting_turn_;
-  std::array<std::shared_ptr<Exchange>, kChannels> active_;
+  std::array<std::deque<std::shared_ptr<Exchange>>, kChannels> active_;
   std::vector<std::shared_ptr<Exchange>> failing_;  ///< ended as soon as their receives are
   Clock::time_point end_failing_at_{};
   bool stopping_ = false, settled_ = false, stopped_ = false;

@@ -68,9 +68,12 @@ void Context::take(Rank world_source, const SignalHead& head, const std::byte* d
 void Context::take_header(Rank from, const WireHeader& header) {
   if (failed_ || static_cast<int>(header.channel()) >= kChannels) return;
   const auto channel = static_cast<std::size_t>(header.channel());
-  const std::shared_ptr<Exchange> exchange = active_[channel];
-  if (exchange != nullptr && !exchange->stopped() && header.sequence == exchange->operation().sequence) accept(from, header, *exchange);
-  else peer(from).early[channel] = header;
+  for (const std::shared_ptr<Exchange>& exchange : active_[channel]) {
+    if (header.sequence > exchange->operation().sequence) continue;
+    if (!exchange->stopped()) accept(from, header, *exchange);
+    return;
+  }
+  peer(from).early[channel].push_back(header);
 }
 
 void Context::take_interrupt(Rank from, PacketReader& in) {
@@ -90,8 +93,8 @@ void Context::take_settle(Rank from, PacketReader& in) { peer(from).announced = 
 
 void Context::take_leave(Rank from, PacketReader& in) {
   peer(from).left = in.value<OperationCounts>();
-  for (const auto& exchange : active_)
-    if (exchange != nullptr && !failed_ && !stopping_ && !check_left(*exchange)) return;
+  for (const auto& exchange : active())
+    if (!failed_ && !stopping_ && !check_left(*exchange)) return;
 }
 
 void Context::take_abort(PacketReader& in) {
@@ -130,12 +133,9 @@ void Context::stop() {
     for (const auto& [sequence, operation] : waiting) operation->fail(why, Operation::Unless::ended);
     waiting.clear();
   }
-  OperationCounts begun = turn_;
-  for (std::size_t c = 0; c < kChannels; ++c)
-    if (active_[c] != nullptr) ++begun[c];
   PacketWriter out(SignalKind::interrupt, group_.id, now_epoch_);
   write(out, *why);
-  out.value(begun);
+  out.value(begun_);
   signal_all(out.take());
 }
 
@@ -154,8 +154,7 @@ void Context::settle() {
   for (std::size_t r = 0; r < peers_.size(); ++r)
     if (!is_self(r) && !peers_[r].gone && !peers_[r].begun) return;
   bool all_over = true;
-  for (const auto& exchange : active_) {
-    if (exchange == nullptr) continue;
+  for (const auto& exchange : active()) {
     if (all_have_begun(*exchange)) all_over = false;
     else exchange->stop();
   }
@@ -178,8 +177,8 @@ bool Context::drained() const {
 // Receives what peers had sent before they stopped, one message after the other, into the scratch, which nobody needs now.
 void Context::drain() {
   if (draining_) return;
-  for (const auto& exchange : active_)
-    if (exchange != nullptr && exchange->outstanding_receives() > 0) return;
+  for (const auto& exchange : active())
+    if (exchange->outstanding_receives() > 0) return;
   for (std::size_t r = 0; r < peers_.size(); ++r) {
     Peer& from = peers_[r];
     if (is_self(r) || from.gone || !from.announced) continue;
@@ -202,7 +201,7 @@ void Context::drain() {
 bool Context::quiet() const {
   if (stopping_) return stopped_;
   for (std::size_t c = 0; c < kChannels; ++c)
-    if (active_[c] != nullptr || !waiting_turn_[c].empty()) return false;
+    if (!active_[c].empty() || !waiting_turn_[c].empty()) return false;
   return true;
 }
 
@@ -225,15 +224,12 @@ void Context::poll_epoch() {
     if (!settled_) settle();
     if (settled_) drain();
     std::size_t outstanding = 0;
-    for (const auto& exchange : active_)
-      if (exchange != nullptr) outstanding += exchange->outstanding();
+    for (const auto& exchange : active()) outstanding += exchange->outstanding();
     if (settled_ && outstanding == 0 && drained()) {
       stopped_ = true;
       const Cause why = cause();
-      for (auto& exchange : active_) {
-        if (exchange != nullptr) exchange->shared_operation()->fail(why, Operation::Unless::ended);
-        exchange = nullptr;
-      }
+      for (const auto& exchange : active()) exchange->shared_operation()->fail(why, Operation::Unless::ended);
+      for (auto& of_channel : active_) of_channel.clear();
     }
   }
   if (!resume_wanted_ || !quiet() || !idle()) return;
@@ -264,7 +260,7 @@ void Context::begin_epoch() {
   ++now_epoch_;
   stopping_ = settled_ = stopped_ = resume_wanted_ = resume_sent_ = false;
   inquest_.reset();
-  turn_ = {};
+  begun_ = {};
   for (Peer& p : peers_) {
     p.early = {};
     p.sent = p.received = {};
@@ -293,15 +289,14 @@ std::vector<Wait> Context::waits() const {
     for (std::size_t r = 0; r < peers_.size(); ++r)
       if (!is_self(r) && !peers_[r].gone && (!peers_[r].announced || peers_[r].received != *peers_[r].announced))
         wait.missing.emplace_back(static_cast<int>(r));
-    for (const auto& exchange : active_) {
-      if (exchange == nullptr || exchange->outstanding() == 0) continue;
+    for (const auto& exchange : active()) {
+      if (exchange->outstanding() == 0) continue;
       for (const Rank r : exchange->missing())
         if (std::find(wait.missing.begin(), wait.missing.end(), r) == wait.missing.end()) wait.missing.push_back(r);
     }
     out.push_back(std::move(wait));
   } else if (!stopping_) {
-    for (const auto& exchange : active_) {
-      if (exchange == nullptr) continue;
+    for (const auto& exchange : active()) {
       const Operation& op = exchange->operation();
       out.push_back({described(op), std::string(name_of(op.verb)), recorder_->unit_name(op.label.unit), exchange->missing(), op.submitted,
                      op.deadline});
@@ -326,8 +321,8 @@ void Context::poll_deadlines(Clock::time_point now) {
   // Cheap, since it is asked all the time; the texts of waits() are not.
   const auto due = [&](Clock::time_point submitted, Clock::time_point deadline) { return now >= time_to_ask(submitted, deadline); };
   bool any = false;
-  for (const auto& exchange : active_)
-    any = any || (exchange != nullptr && due(exchange->operation().submitted, exchange->operation().deadline));
+  for (const auto& of_channel : active_)
+    for (const auto& exchange : of_channel) any = any || due(exchange->operation().submitted, exchange->operation().deadline);
   if ((stopping_ && !stopped_) || resume_wanted_) any = true;
   if (!any) return;
   for (const Wait& wait : waits()) {
@@ -339,7 +334,7 @@ void Context::poll_deadlines(Clock::time_point now) {
 
 bool Context::check_turns(Clock::time_point now) {
   for (std::size_t c = 0; c < kChannels; ++c) {
-    if (active_[c] != nullptr || waiting_turn_[c].empty()) continue;
+    if (!active_[c].empty() || waiting_turn_[c].empty()) continue;
     const Operation& operation = *waiting_turn_[c].begin()->second;
     if (now < operation.deadline) continue;
     Failure failure;

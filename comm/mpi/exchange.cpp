@@ -27,10 +27,11 @@ void Exchange::Flow::finish(std::int64_t k) {
   }
 }
 
-Exchange::Exchange(ExchangeHost& host, std::shared_ptr<Operation> operation, std::chrono::microseconds data_delay,
-                   std::shared_ptr<const void> keep)
+Exchange::Exchange(ExchangeHost& host, std::shared_ptr<Operation> operation, std::shared_ptr<Exchange> before,
+                   std::chrono::microseconds data_delay, std::shared_ptr<const void> keep)
     : host_(host),
       operation_(std::move(operation)),
+      before_(std::move(before)),
       keep_(std::move(keep)),
       came_(host.world_ranks().size()),
       peers_(host.world_ranks().size()),
@@ -91,6 +92,7 @@ void Exchange::lay_out() {
     own_first_ = own.begin;
   }
   fold_chunks_ = (own_elements_ + chunk_elements_ - 1) / chunk_elements_;
+  if (before_ != nullptr) first_slot_ = before_->first_slot_ + before_->fold_chunks_;
 }
 
 void Exchange::begin() {
@@ -111,13 +113,16 @@ void Exchange::peer_came(Rank peer) { came_[index(peer)] = true; }
 
 std::byte* Exchange::slot(std::size_t peer, std::int64_t chunk) const {
   const int dense = static_cast<int>(peer) - (peer > static_cast<std::size_t>(host_.rank().value) ? 1 : 0);
-  return host_.scratch() + host_.scratch_layout().offset(operation_->label.channel, dense, static_cast<int>(chunk % kSlots)).value;
+  return host_.scratch() +
+         host_.scratch_layout().offset(operation_->label.channel, dense, static_cast<int>((first_slot_ + chunk) % kSlots)).value;
 }
 
 void Exchange::post_receives(std::size_t peer, int stream) {
-  Flow& flow = peers_[peer].in[static_cast<std::size_t>(stream)];
+  if (before_ != nullptr && !before_->peers_[peer].in[s(stream)].all_posted()) return;
+  Flow& flow = peers_[peer].in[s(stream)];
   // A slot is free again when its chunk has been folded; a result may come into memory only when the contribution there has left.
-  const std::int64_t used = flow.data == nullptr ? folded_ : flow.done;
+  const std::int64_t slots_before = before_ == nullptr ? 0 : before_->fold_chunks_ - before_->folded_;
+  const std::int64_t used = flow.data == nullptr ? folded_ - slots_before : flow.done;
   std::int64_t allowed = flow.chunks();
   if (operation_->verb == Verb::all_reduce && stream == kResult) allowed = peers_[peer].out[kContribution].done;
   while (flow.posted < allowed && flow.posted - used < kWindow) {
@@ -143,29 +148,33 @@ void Exchange::post_receives(std::size_t peer, int stream) {
 }
 
 void Exchange::post_sends(std::size_t peer, int stream) {
-  Flow& flow = peers_[peer].out[static_cast<std::size_t>(stream)];
+  if (before_ != nullptr && !before_->peers_[peer].out[s(stream)].all_posted()) return;
+  Flow& flow = peers_[peer].out[s(stream)];
   std::int64_t available = flow.chunks();
   if (operation_->verb == Verb::all_reduce && stream == kResult) available = folded_;
-  while (flow.posted < available && flow.posted - flow.done < kWindow) {
+  while (flow.posted < available && flow.posted - flow.done < kWindow && may_send(peer, flow)) {
     const std::int64_t k = flow.posted++;
     const Rank to(static_cast<int>(peer));
     ++outstanding_;
+    const bool counted = operation_->label.channel != Channel::control;
+    if (counted) ++host_.on_their_way(to);
     host_.sent(to, operation_->label.channel, stream, Bytes(flow.size_of_chunk(k)));
     host_.wire().send(host_.world_ranks()[peer], Wire::tag(host_.context(), operation_->label.channel, stream), flow.data + k * flow.chunk,
-                      Bytes(flow.size_of_chunk(k)), this, [self = shared_from_this(), &flow, to, k](const Outcome& outcome) {
+                      Bytes(flow.size_of_chunk(k)), this, [self = shared_from_this(), &flow, to, k, counted](const Outcome& outcome) {
                         --self->outstanding_;
+                        if (counted) --self->host_.on_their_way(to);
                         if (outcome.error != MPI_SUCCESS) {
                           if (!self->stopped_) self->host_.request_failed(to, *self->operation_, outcome.error);
                           return;
                         }
                         flow.finish(k);
-                        self->advance();
+                        self->host_.advance();
                       });
   }
 }
 
 bool Exchange::fold_ready() const {
-  if (folded_ == fold_chunks_) return false;
+  if (folded_ == fold_chunks_ || (before_ != nullptr && before_->folded_ < before_->fold_chunks_)) return false;
   for (std::size_t p = 0; p < peers_.size(); ++p)
     if (!is_self(p) && peers_[p].in[kContribution].done <= folded_) return false;
   return true;
@@ -187,6 +196,7 @@ void Exchange::fold_chunk() {
 
 void Exchange::advance() {
   if (stopped_ || complete_) return;
+  if (before_ != nullptr && before_->complete_) before_ = nullptr;
   while (fold_ready()) fold_chunk();
   const bool may_send = std::chrono::steady_clock::now() >= data_from_;
   bool over = folded_ == fold_chunks_;
@@ -195,8 +205,7 @@ void Exchange::advance() {
     for (int stream = 0; stream < kStreams; ++stream) {
       post_receives(p, stream);
       if (may_send && came_[p]) post_sends(p, stream);
-      const auto s = static_cast<std::size_t>(stream);
-      over = over && peers_[p].in[s].over() && peers_[p].out[s].over();
+      over = over && peers_[p].in[s(stream)].over() && peers_[p].out[s(stream)].over();
     }
     over = over && came_[p];
   }
@@ -214,7 +223,7 @@ std::vector<Rank> Exchange::missing() const {
   for (std::size_t p = 0; p < peers_.size(); ++p) {
     if (is_self(p)) continue;
     bool over = came_[p];
-    for (std::size_t s = 0; s < kStreams; ++s) over = over && peers_[p].in[s].over() && peers_[p].out[s].over();
+    for (int stream = 0; stream < kStreams; ++stream) over = over && peers_[p].in[s(stream)].over() && peers_[p].out[s(stream)].over();
     if (!over) out.emplace_back(static_cast<int>(p));
   }
   return out;

@@ -5,7 +5,8 @@
 //   all_reduce              contributions of each rank's part to its owner, then results from the owner to all
 //
 // Data for a peer is sent only after the peer's header for the same operation has come, so that a receive is always posted.
-// Used by the communication thread alone.
+// The next operation of the channel may be under way already. To each peer and from each its messages come behind this one's, as MPI
+// matches them, and so do its contributions in the scratch. Used by the communication thread alone.
 #pragma once
 
 #include <array>
@@ -36,12 +37,18 @@ class ExchangeHost {
   virtual void sent(Rank peer, Channel channel, int stream, Bytes bytes) = 0;      ///< one message posted
   virtual void received(Rank peer, Channel channel, int stream, Bytes bytes) = 0;  ///< one message arrived
   virtual void request_failed(Rank peer, const Operation& operation, int error) = 0;
+  /// Messages of gathers and reductions that are on their way to the peer. They share the wire in the order of the calls: evenly shared,
+  /// all would be whole late and at once, and the wire would rest until the compute has made more.
+  virtual int& on_their_way(Rank peer) = 0;
+  /// Something has moved: what waited for it may go on, the earliest operation first.
+  virtual void advance() = 0;
 };
 
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
-  /// `keep`: what must live as long as MPI may touch the scratch.
-  Exchange(ExchangeHost& host, std::shared_ptr<Operation> operation, std::chrono::microseconds data_delay,
+  /// `before`: the one of the same channel that began before it and is not over, if there is one. `keep`: what must live as long as MPI may
+  /// touch the scratch.
+  Exchange(ExchangeHost& host, std::shared_ptr<Operation> operation, std::shared_ptr<Exchange> before, std::chrono::microseconds data_delay,
            std::shared_ptr<const void> keep);
 
   const Operation& operation() const { return *operation_; }
@@ -77,15 +84,22 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     std::int64_t chunks() const { return (bytes + chunk - 1) / chunk; }
     std::int64_t size_of_chunk(std::int64_t k) const { return k + 1 < chunks() ? chunk : bytes - k * chunk; }
     bool over() const { return done == chunks(); }
+    bool all_posted() const { return posted == chunks(); }
     void finish(std::int64_t k);
   };
   struct Peer {
     std::array<Flow, kStreams> in, out;  ///< by stream: contributions, results
   };
 
+  /// One chunk always: what younger operations have sent may wait at the peer for this one to end.
+  bool may_send(std::size_t peer, const Flow& flow) const {
+    return operation_->label.channel == Channel::control || flow.posted == flow.done ||
+           host_.on_their_way(Rank(static_cast<int>(peer))) < kWindow;
+  }
   std::size_t index(Rank rank) const { return static_cast<std::size_t>(rank.value); }
   int ranks() const { return static_cast<int>(peers_.size()); }
   bool is_self(std::size_t peer) const { return peer == index(host_.rank()); }
+  static std::size_t s(int stream) { return static_cast<std::size_t>(stream); }
   void lay_out();
   void move_own_data();
   void post_receives(std::size_t peer, int stream);
@@ -96,6 +110,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
   ExchangeHost& host_;
   std::shared_ptr<Operation> operation_;
+  std::shared_ptr<Exchange> before_;
   std::shared_ptr<const void> keep_;
   Operation::Owners owners_;
   std::vector<bool> came_;
@@ -104,6 +119,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::int64_t own_elements_ = 0, chunk_elements_ = 1;  ///< that this rank folds, and at a time
   std::int64_t own_first_ = 0;                          ///< of them, in the full buffer
   std::int64_t fold_chunks_ = 0, folded_ = 0;
+  std::int64_t first_slot_ = 0;  ///< of the scratch, after those of the one before
   std::size_t outstanding_ = 0, receives_ = 0;
   bool stopped_ = false, complete_ = false;
 };

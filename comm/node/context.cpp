@@ -179,8 +179,8 @@ void Context::submit(const std::shared_ptr<Operation>& operation) {
 
 void Context::carry_out(const std::shared_ptr<Operation>& operation) {
   if (const Cause why = cause()) {
-    operation->fail(why, Operation::Unless::running);
-    forget(operation);
+    // Whoever ends it forgets it, when it is over: resume() waits for that.
+    if (operation->fail(why, Operation::Unless::running)) forget(operation);
     return;
   }
   if (!operation->begin()) return;  // it failed while it was queued, in an epoch that may be over
@@ -203,7 +203,7 @@ void Context::carry_out(const std::shared_ptr<Operation>& operation) {
   }
   {
     const core::MutexLock lock(mutex_);
-    turn_[index_of(operation->label.channel)] = operation->sequence + 1;
+    turn_[index_of(operation->label.channel)] = {operation->sequence + 1, false};
   }
   forget(operation);
 }
@@ -257,8 +257,13 @@ Cause Context::wait_turn(const std::shared_ptr<Operation>& operation) {
       return cause();
     }
     const core::MutexLock lock(mutex_);
-    if (turn_[channel] == operation->sequence) return nullptr;
-    late = !changed_.wait_until(mutex_, operation->deadline) && turn_[channel] != operation->sequence;
+    Turn& turn = turn_[channel];
+    if (turn.sequence == operation->sequence) {
+      turn.taken = true;
+      return nullptr;
+    }
+    if (turn.taken) changed_.wait(mutex_);
+    else late = !changed_.wait_until(mutex_, operation->deadline) && turn.sequence != operation->sequence && !turn.taken;
   }
 }
 

@@ -119,7 +119,7 @@ class Context {
   mutable core::Mutex mutex_;
   core::CondVar changed_;                                                       ///< turns, ends of operations
   std::set<std::shared_ptr<Operation>> operations_ TESSERA_GUARDED_BY(mutex_);  ///< submitted and not over
-  std::array<std::int64_t, kChannels> turn_ TESSERA_GUARDED_BY(mutex_){};
+  std::array<Turn, kChannels> turn_ TESSERA_GUARDED_BY(mutex_){};
   mutable std::uint64_t known_ TESSERA_GUARDED_BY(mutex_) = 0;  ///< the state that known_cause_ is for
   mutable Cause known_cause_ TESSERA_GUARDED_BY(mutex_);
   bool recorded_failure_ TESSERA_GUARDED_BY(mutex_) = false;  ///< this rank's record is written for good

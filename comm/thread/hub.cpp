@@ -47,7 +47,7 @@ void Hub::forget(Rank rank, const std::shared_ptr<Operation>& operation) {
   const core::MutexLock lock(mutex_);
   Member& m = member(rank);
   m.operations.erase(operation);
-  m.turn[static_cast<std::size_t>(operation->label.channel)] = operation->sequence + 1;
+  m.turn[static_cast<std::size_t>(operation->label.channel)] = {operation->sequence + 1, false};
   changed_.notify_all();
 }
 
@@ -57,8 +57,9 @@ Cause Hub::arrive(Rank rank, const std::shared_ptr<Operation>& operation, std::s
   core::MutexLock lock(mutex_);
   Member& self = member(rank);
   // The operations of a channel run in the order of the calls, also where they were submitted to different streams.
-  while (cause() == nullptr && self.turn[channel] != operation->sequence) {
-    if (Clock::now() >= operation->deadline) unended = fail(out_of_turn(rank, *operation));
+  while (cause() == nullptr && self.turn[channel].sequence != operation->sequence) {
+    if (self.turn[channel].taken) changed_.wait(mutex_);
+    else if (Clock::now() >= operation->deadline) unended = fail(out_of_turn(rank, *operation));
     else changed_.wait_until(mutex_, operation->deadline);
   }
   if (const Cause why = cause()) {
@@ -66,6 +67,8 @@ Cause Hub::arrive(Rank rank, const std::shared_ptr<Operation>& operation, std::s
     end(unended);
     return why;
   }
+
+  self.turn[channel].taken = true;
 
   std::shared_ptr<Meeting>& entry = meetings_[{operation->label.channel, operation->sequence}];
   if (entry == nullptr) entry = std::make_shared<Meeting>(members_.size());

@@ -80,8 +80,8 @@ class Hub {
   using Unended = std::vector<Doomed>;
   struct Member {
     std::shared_ptr<FlightRecorder> recorder;
-    std::set<std::shared_ptr<Operation>> operations;          ///< submitted and not over
-    std::array<std::int64_t, kChannels> turn{};               ///< sequence number of the operation that may go on
+    std::set<std::shared_ptr<Operation>> operations;  ///< submitted and not over
+    std::array<Turn, kChannels> turn{};
     std::optional<std::array<std::int64_t, kChannels>> left;  ///< how many operations there were when it left
     bool resuming = false;
   };

@@ -1,9 +1,9 @@
 // Five collectives between ranks, and what happens when one of them fails.
 //
 // Every verb is collective, asynchronous on a Stream and returns a Pending. The operations of one channel run in the order of
-// the calls, which must be the same on every rank; the three channels do not order each other. Each operation carries its
-// identity (channel, sequence number, step, leaf, use, verb, unit, bytes); ranks that disagree all throw CommFailure naming both
-// sides. A rank that dies, stalls past the deadline or leaves makes every operation of the others throw CommFailure naming it.
+// the calls, which must be the same on every rank, as if one at a time; the three channels do not order each other. Each operation carries
+// its identity (channel, sequence number, step, leaf, use, verb, unit, bytes); ranks that disagree all throw CommFailure naming both sides.
+// A rank that dies, stalls past the deadline or leaves makes every operation of the others throw CommFailure naming it.
 //
 // reduce_scatter and a summing all_reduce add contributions in rank order from +0, each element as ((0 + c_0) + c_1) + ... (but for
 // ReduceOrder::natural on the hierarchical transport), f32, bf16 and f16 in f32 (rounded once at the end), f64 in f64, integers exactly:

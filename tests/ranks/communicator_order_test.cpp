@@ -170,12 +170,17 @@ RANK_TEST_WITH("deadline: the rank that does not come is named with verb and uni
   Meeting meeting(world);
   Communicator& c = world.communicator();
   c.name_units({"wte", "h.3"});
-  Stream stream("reduce");
+  Stream stream("reduce"), behind("behind");
   std::vector<float> full(static_cast<std::size_t>(16 * world.size())), shard(16);
   if (!is_last(world)) {
     const auto begun = Clock::now();
-    const Told t =
-        told(c.reduce_scatter({full.data()}, {shard.data()}, Elements(16), DType::f32, Fold::start, label(Channel::reduce, 1), stream));
+    Pending first =
+        c.reduce_scatter({full.data()}, {shard.data()}, Elements(16), DType::f32, Fold::start, label(Channel::reduce, 1), stream);
+    // Its deadline comes with the other's, and it is nobody's fault but that rank's.
+    std::vector<Pending> others;
+    for (int i = 0; i < 20; ++i) others.push_back(c.barrier(label(Channel::reduce, 1), i % 2 == 0 ? behind : stream));
+    const Told t = told(std::move(first));
+    for (Pending& other : others) CHECK(told(std::move(other)).culprits == std::vector<Rank>{Rank(last_of(world))});
     const auto took = Clock::now() - begun;
     CHECK(t.failed);
     CHECK(took > milliseconds(400));

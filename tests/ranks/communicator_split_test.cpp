@@ -152,6 +152,63 @@ RANK_TEST("streams: operations of one channel on two streams keep the order of t
   CHECK(data[0] == static_cast<float>(world.size() * world.size() * (world.size() + 1) / 2));
 }
 
+RANK_TEST("streams: operations that follow each other on two streams, of all sizes, give what they give one by one")(World& world) {
+  const auto c = world.communicator().split(0, world.rank().value, std::make_shared<MemoryLedger>(), kPatience);
+  constexpr std::int64_t kSizes[] = {20'011, 1, 700, 0, 5'000, 130'000};
+  constexpr int kRounds = 4;
+  const int ranks = c->size(), own = c->rank().value;
+  struct Work {
+    std::int64_t n;
+    std::uint64_t salt;
+    std::vector<float> shard, gathered, contribution, sum, everywhere;
+  };
+  std::vector<Work> work;
+  for (int round = 0; round < kRounds; ++round)
+    for (const std::int64_t n : kSizes) {
+      const std::uint64_t salt = work.size();
+      const auto size = static_cast<std::size_t>(n);
+      work.push_back({n, salt, values<float>(own, n, salt), std::vector<float>(size * static_cast<std::size_t>(ranks)),
+                      values<float>(own, n * ranks, salt), std::vector<float>(size), values<float>(own, n, salt)});
+    }
+  constexpr std::int64_t kChain = 3'000;
+  const auto link = values<float>(own, kChain * ranks, 99);
+  std::vector<float> chain(kChain);
+  {
+    Stream a("a"), b("b"), x("x"), y("y");
+    std::vector<Pending> all;
+    for (std::size_t i = 0; i < work.size(); ++i) {
+      Work& w = work[i];
+      Stream& gather = i % 2 == 0 ? a : b;
+      Stream& reduce = i % 2 == 0 ? x : y;
+      all.push_back(c->all_gather({w.shard.data()}, {w.gathered.data()}, Elements(w.n), DType::f32, label(Channel::gather), gather));
+      all.push_back(c->reduce_scatter({w.contribution.data()}, {w.sum.data()}, Elements(w.n), DType::f32, Fold::start,
+                                      label(Channel::reduce), reduce));
+      // Into the same sum each time: the order is part of the result.
+      all.push_back(c->reduce_scatter({link.data()}, {chain.data()}, Elements(kChain), DType::f32, i == 0 ? Fold::start : Fold::onward,
+                                      label(Channel::reduce), i % 2 == 0 ? y : x));
+      all.push_back(c->all_reduce({w.everywhere.data()}, Elements(w.n), DType::f32, ReduceOp::sum, label(Channel::gather), gather));
+    }
+    for (Pending& p : all) p.wait_host();
+  }
+  for (const Work& w : work) {
+    bool right = true;
+    for (std::int64_t i = 0; i < w.n; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      for (int r = 0; r < ranks; ++r) right = right && w.gathered[static_cast<std::size_t>(r * w.n + i)] == value<float>(r, i, w.salt);
+      right = right && w.sum[at] == sum_of<float>(ranks, own * w.n + i, 0.0f, w.salt);
+      right = right && w.everywhere[at] == sum_of<float>(ranks, i, 0.0f, w.salt);
+    }
+    CHECK_MESSAGE(right, w.n, " elements, number ", w.salt);
+  }
+  bool right = true;
+  for (std::int64_t i = 0; i < kChain; ++i) {
+    float sum = 0.0f;
+    for (std::size_t round = 0; round < work.size(); ++round) sum = sum_of<float>(ranks, own * kChain + i, sum, 99);
+    right = right && chain[static_cast<std::size_t>(i)] == sum;
+  }
+  CHECK(right);
+}
+
 RANK_TEST("streams: channels do not wait for each other")(World& world) {
   // A gather that is held up by its stream on every rank until a reduction has been through.
   Stream gather("gather"), reduce("reduce");
@@ -166,6 +223,31 @@ RANK_TEST("streams: channels do not wait for each other")(World& world) {
   CHECK_FALSE(held.done());
   through = true;
   CHECK_NOTHROW(held.wait_host());
+}
+
+RANK_TEST("streams: a gather goes through while reductions before it are full of data that waits for one more rank")(World& world) {
+  const auto c = world.communicator().split(0, world.rank().value, std::make_shared<MemoryLedger>(), kPatience);
+  Stream gather("gather"), control("control"), first("first"), second("second");
+  constexpr std::int64_t n = 1'000'000;
+  const float shard = 1;
+  std::vector<float> full(static_cast<std::size_t>(n * c->size()), 1.0f), sum(n), more(n), all(static_cast<std::size_t>(c->size()));
+  std::vector<Pending> pending;
+  const auto reduce = [&] {
+    pending.push_back(c->reduce_scatter({full.data()}, {sum.data()}, Elements(n), DType::f32, Fold::start, label(Channel::reduce), first));
+    pending.push_back(
+        c->reduce_scatter({full.data()}, {more.data()}, Elements(n), DType::f32, Fold::start, label(Channel::reduce), second));
+  };
+  const bool last = c->rank().value == c->size() - 1;
+  if (!last) {
+    reduce();
+    std::this_thread::sleep_for(milliseconds(30));  // until everything is full
+  }
+  CHECK_NOTHROW(c->all_gather({&shard}, {all.data()}, Elements(1), DType::f32, label(Channel::gather), gather).wait_host());
+  CHECK_NOTHROW(c->barrier(label(Channel::control), control).wait_host());
+  if (last) reduce();
+  for (Pending& p : pending) CHECK_NOTHROW(p.wait_host());
+  CHECK(sum[n - 1] == static_cast<float>(c->size()));
+  CHECK(more[0] == static_cast<float>(c->size()));
 }
 
 RANK_TEST("life: 200 communicators later, threads, open files and memory are where they were [B43]")(World& world) {
