@@ -70,6 +70,7 @@ void set_options(Setup& setup, int ranks) {
   options.micro_batches = static_cast<int>(setup.micro_batches(ranks));
   options.prefetch = static_cast<int>(config.prefetch);
   options.parameter_slots = std::max(2, options.prefetch + 1);
+  options.gradient_slots = options.parameter_slots;  // as many units may wait for their reduction as for their use
   options.memory_budget = tessera::Bytes(config.memory_budget);
   options.deadline = config.deadline_time();
   options.non_finite = config.on_nan == "stop" ? tessera::NonFinite::raise : tessera::NonFinite::skip;
