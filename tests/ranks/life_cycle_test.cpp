@@ -1,5 +1,8 @@
 // Leases and scopes: what callers do that a plan did not expect, and what must never be read.
 #include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 
@@ -370,5 +373,51 @@ RANK_TEST("B44: two engines in one process, and engines made and destroyed repea
       CHECK(same_bits(run.weights, expected.weights));
     }
     CHECK(other.step({}).applied);
+  }
+}
+
+namespace {
+
+/// Counts what has ended, by verb and unit; lets the caller wait for it.
+class Ended : public Observer {
+ public:
+  void operation(const OperationRecord& record) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++ended_[{record.verb, record.label.unit.value}];
+    changed_.notify_all();
+  }
+  bool wait_for(Verb verb, UnitId unit) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return ended_[{verb, unit.value}] > 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::pair<Verb, int>, int> ended_;
+};
+
+}  // namespace
+
+RANK_TEST("overlap: the next unit arrives, and the last one's gradients are reduced, while the caller is still in a lease")(World& world) {
+  if (world.size() == 1) return;
+  const Toy toy = toy_model();
+  const auto ended = std::make_shared<Ended>();
+  Engine engine(world, toy.spec, {.observer = ended});
+  engine.initialize(fill_toy);
+  const bool gathers = !world.communicator().full_flat_addressable();  // else a lease views the shards where they lie
+  const MicroBatch leaf = engine.micro_batch();
+  for (std::size_t i = 0; i < toy.forward.size(); ++i) {
+    const ParameterLease w = engine.gather(toy.forward[i]);
+    if (gathers && i + 1 < toy.forward.size()) CHECK(ended->wait_for(Verb::all_gather, toy.forward[i + 1]));
+  }
+  for (std::size_t i = toy.forward.size(); i-- > 0;) {
+    const UnitId unit = toy.forward[i];
+    const ParameterLease w = engine.gather(unit, Phase::backward);
+    const GradientLease g = engine.gradients(unit);
+    for (const TensorSpec& t : engine.spec()[unit].tensors)
+      if (g.wants(t.name)) (void)g[t.name];
+    // The embedding, used twice, is reduced after its last use.
+    if (i + 2 < toy.forward.size()) CHECK(ended->wait_for(Verb::reduce_scatter, toy.forward[i + 1]));
   }
 }
