@@ -3,6 +3,7 @@
 //
 //   all_gather, reduce_scatter over mpi   against   a plain TCP stream both ways on the same link (bytes per second and direction)
 //   the longer of compute and wire        against   a stage-3 step, where the wire takes 0.5, 1 and 2 times as long as the compute
+//                                               (as many tokens as that takes on this machine; two units are gathered ahead)
 //   bytes on the link per step: one rank on each node against two on each
 //
 // Compute, optimizer included, is what two runs of one rank without communication take side by side; the wire is what the plain TCP
@@ -15,6 +16,8 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -158,7 +161,8 @@ void must(const std::string& command) {
 std::string train_command(const Run& run, const std::string& folder, const std::string& name, const std::string& transport) {
   const std::string program = (here().parent_path().parent_path() / "examples/train_gpt").string();
   return fmt::format(
-      "'{}' --text '{}/text' --layers 8 --heads 8 --width 384 --context {} --micro-batch {} --batch {} --steps {} --stage 3 --quiet "
+      "'{}' --text '{}/text' --layers 8 --heads 8 --width 384 --context {} --micro-batch {} --batch {} --steps {} --stage 3 --prefetch 2 "
+      "--quiet "
       "--transport {} --report '{}/{}.json'",
       program, folder, run.context, run.micro_batch, run.batch, run.steps, transport, folder, name);
 }
@@ -190,6 +194,22 @@ double compute_seconds(Run run, const std::string& folder) {
   auto first = std::async(std::launch::async, one, "first");
   auto second = std::async(std::launch::async, one, "second");
   return 0.5 * (first.get() + second.get());
+}
+
+/// Seconds that the plain TCP stream would take for what a rank sends in a step.
+double wire_seconds(const nlohmann::json& report, const Run& run, double wire_rate) {
+  return report.at("ranks")[0].at("sent_bytes").get<double>() / run.steps / wire_rate;
+}
+
+/// A run whose wire time is `share` of its compute time on this machine today: compute grows with the tokens, the wire does not.
+Run run_with(double share, double wire, double few_seconds, double many_seconds, int few, int many) {
+  const double per_token = (many_seconds - few_seconds) / (many - few);
+  const double tokens = std::clamp(few + (wire / share - few_seconds) / per_token, 16.0, 4096.0);
+  Run run;
+  run.micro_batch = static_cast<int>(std::ceil(tokens / 256.0));
+  run.context = std::max(16, static_cast<int>(std::lround(tokens / run.micro_batch / 8.0)) * 8);
+  run.batch = 2 * run.micro_batch;
+  return run;
 }
 
 /// Bytes that node 0 puts on the link in a run.
@@ -248,27 +268,34 @@ int start(const Settings& settings) {
   for (const auto& ratio : link.at("ratios")) wire_rate = std::max(wire_rate, bench::median(ratio.at("denominators")));
 
   bench::Table table("cluster");
+  const int few = 64, many = 256;
+  Run probe{.micro_batch = 1, .context = few, .batch = 2};
+  probe.steps = settings.steps + 2;
+  const double wire_once = wire_seconds(train_on_nodes(probe, folder), probe, wire_rate);
+  const double few_seconds = compute_seconds(probe, folder);
+  probe.context = many;
+  const double many_seconds = compute_seconds(probe, folder);
   struct Contest {
     const char* name;
-    double target;
-    Run run;
+    double share, target;
   };
-  const Contest contests[] = {{"step where wire is 0.5 of compute", 1 / 1.10, {.micro_batch = 6, .context = 128, .batch = 12}},
-                              {"step where wire and compute are equal", 1 / 1.25, {.micro_batch = 3, .context = 128, .batch = 6}},
-                              {"step where wire is 2 times compute", 1 / 1.10, {.micro_batch = 2, .context = 96, .batch = 4}}};
+  const Contest contests[] = {{"step where the wire takes half as long as the compute", 0.5, 1 / 1.10},
+                              {"step where wire and compute take as long", 1.0, 1 / 1.25},
+                              {"step where the wire takes twice as long", 2.0, 1 / 1.10}};
   for (const Contest& c : contests) {
-    Run run = c.run;
+    Run run = run_with(c.share, wire_once, few_seconds, many_seconds, few, many);
     run.steps = settings.steps + 2;
     bench::Term bound{"longer of both", {}}, step{"step", {}};
-    double share = 0.0;
+    std::vector<double> shares;
     for (int pair = 0; pair < settings.alternations; ++pair) {
       const nlohmann::json report = train_on_nodes(run, folder);
-      const double wire = report.at("ranks")[0].at("sent_bytes").get<double>() / run.steps / wire_rate;
+      const double wire = wire_seconds(report, run, wire_rate);
       const double compute = compute_seconds(run, folder);
-      share = wire / compute;
+      shares.push_back(wire / compute);
       bound.figures.push_back(std::max(wire, compute));
       step.figures.push_back(seconds_per_step(report));
     }
+    const double share = bench::median(shares);
     table.add(fmt::format("{} ({:.2f})", c.name, share), "s", c.target, bound, step);
   }
 
@@ -276,9 +303,9 @@ int start(const Settings& settings) {
   const auto per_step = [&](int ranks_per_node) {
     Run run{.ranks_per_node = ranks_per_node, .micro_batch = 2 / ranks_per_node};
     run.steps = 2;
-    const std::int64_t few = link_bytes(run, folder);
+    const std::int64_t start_up = link_bytes(run, folder);
     run.steps = 6;
-    return static_cast<double>(link_bytes(run, folder) - few) / 4.0;
+    return static_cast<double>(link_bytes(run, folder) - start_up) / 4.0;
   };
   for (int pair = 0; pair < std::min(3, settings.alternations); ++pair) {
     one.figures.push_back(per_step(1));

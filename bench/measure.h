@@ -40,13 +40,13 @@ class Table {
   explicit Table(std::string bench) : bench_(std::move(bench)) {
     fmt::print("{:<52} {:>7} {:>7}   {}\n", "ratio (median over alternations)", "ratio", "target", "terms (medians)");
   }
-  /// `above` and `below` were measured in turn: ratios are taken pair by pair.
+  /// `above` and `below` were measured in turn: ratios are taken pair by pair. A target of 0: there is none.
   void add(const std::string& name, const std::string& unit, double target, const Term& above, const Term& below) {
     std::vector<double> ratios;
     for (std::size_t i = 0; i < above.figures.size(); ++i) ratios.push_back(above.figures[i] / below.figures[i]);
     const double result = median(ratios);
-    fmt::print("{:<52} {:>7.3f} {:>7.2f}   {} {:.4g}, {} {:.4g} {}\n", name, result, target, above.name, median(above.figures), below.name,
-               median(below.figures), unit);
+    fmt::print("{:<52} {:>7.3f} {:>7}   {} {:.4g}, {} {:.4g} {}\n", name, result, target > 0 ? fmt::format("{:.2f}", target) : "-",
+               above.name, median(above.figures), below.name, median(below.figures), unit);
     ratios_.push_back({{"name", name},
                        {"ratio", result},
                        {"target", target},
