@@ -97,6 +97,23 @@ void tune_tcp() {
   ::setenv("OMPI_MCA_btl_tcp_links", "3", 0);
 }
 
+// Opens every connection from the lower rank's side, one after another. Open MPI opens them when they are first used; two processes that
+// open several of one pair at once from both sides may lose one, and what was to travel on it stays until something else does.
+void connect_in_turn() {
+  constexpr int kMessages = 8;  // Open MPI takes the connections of a pair in turn
+  int rank = 0;
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+  const int size = size_of_world();
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    char nothing = 0;
+    for (int i = 0; i < kMessages; ++i) {
+      if (rank < peer) check(MPI_Ssend(&nothing, 1, MPI_CHAR, peer, 0, MPI_COMM_WORLD), "MPI_Ssend");
+      else check(MPI_Recv(&nothing, 1, MPI_CHAR, peer, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE), "MPI_Recv");
+    }
+  }
+}
+
 }  // namespace
 
 std::optional<std::string> launcher_disagrees(int size, const std::function<const char*(const char*)>& environment) {
@@ -146,6 +163,7 @@ Joined join_world(int& argc, char**& argv, const TransportOptions& options) {
                       "with MPI_THREAD_MULTIPLE",
                       name_of_level(level)));
     check_launcher();
+    connect_in_turn();
     Joined out = duplicate(MPI_COMM_WORLD, options);
     out.owner = MpiOwner::tessera;
     return out;
