@@ -40,8 +40,12 @@ shift
 
 TESSERA_CLUSTER=$(mktemp -d -t tessera-cluster-XXXXXX)
 export TESSERA_CLUSTER
-holders=()
+holders=() launcher=''
 clean_up() {
+  if [[ -n $launcher ]]; then
+    kill -TERM "$launcher" 2>/dev/null || true
+    wait "$launcher" 2>/dev/null || true
+  fi
   if [[ ${#holders[@]} -gt 0 ]]; then
     kill -KILL "${holders[@]}" 2>/dev/null || true
     wait "${holders[@]}" 2>/dev/null || true
@@ -104,5 +108,8 @@ setpriv --pdeathsig TERM nsenter --target "$(cat "$TESSERA_CLUSTER/node0")" --ne
   mpirun -wdir "$PWD" --host "$hosts" -np $((nodes * ranks_per_node)) --bind-to none \
   --mca plm_rsh_agent "$agent" --mca plm_rsh_no_tree_spawn 1 \
   --mca oob_tcp_if_include "$subnet.0/24" --mca btl_tcp_if_include "$subnet.0/24" \
-  "${mca[@]}" -x TESSERA_CLUSTER "$@" || status=$?
+  "${mca[@]}" -x TESSERA_CLUSTER "$@" <&0 &
+launcher=$!  # in the background, since the shell hears no signal while it runs something else
+wait "$launcher" || status=$?
+launcher=''
 exit "$status"

@@ -28,13 +28,26 @@ expect "the command's exit code" 7 $?
 expect "exit code of a usage error" 2 $?
 expect "namespaces left after the end" 0 "$(holders)"
 
-"$cluster" 2 -- sleep 60 >/dev/null 2>&1 &
-killed=$!
-for _ in $(seq 100); do
-  [[ $(holders) == 3 ]] && break
-  sleep 0.05
-done
-expect "namespaces while it runs" 3 "$(holders)"
+start() {  # sets `killed`
+  "$cluster" 2 -- sleep 60 >/dev/null 2>&1 &
+  killed=$!
+  for _ in $(seq 100); do
+    [[ $(holders) == 3 ]] && break
+    sleep 0.05
+  done
+  expect "namespaces while it runs" 3 "$(holders)"
+}
+
+start
+before=$SECONDS
+kill -TERM "$killed"
+wait "$killed"
+expect "exit code after SIGTERM" 143 $?
+expect "it does not wait for the command" 1 $((SECONDS - before < 30))
+expect "namespaces left after SIGTERM" 0 "$(holders)"
+expect "folders left after SIGTERM" 0 "$(find "$TMPDIR" -name 'tessera-cluster-*' | wc -l)"
+
+start
 kill -KILL "$killed"
 for _ in $(seq 100); do
   [[ $(holders) == 0 ]] && break
