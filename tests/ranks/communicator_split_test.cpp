@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <ctime>
 #include <fstream>
 #include <thread>
 
@@ -248,6 +249,35 @@ RANK_TEST("streams: a gather goes through while reductions before it are full of
   for (Pending& p : pending) CHECK_NOTHROW(p.wait_host());
   CHECK(sum[n - 1] == static_cast<float>(c->size()));
   CHECK(more[0] == static_cast<float>(c->size()));
+}
+
+RANK_TEST("B31: a rank that waits leaves the cores to those who compute")(World& world) {
+  if (world.size() == 1) return;
+  const auto c = world.communicator().split(0, world.rank().value, std::make_shared<MemoryLedger>(), kPatience);
+  Stream gather("gather"), reduce("reduce");
+  std::vector<float> shard(100'000), full(shard.size() * static_cast<std::size_t>(c->size()));
+  const auto both = [&] {
+    const auto n = Elements(static_cast<std::int64_t>(shard.size()));
+    Pending a = c->all_gather({shard.data()}, {full.data()}, n, DType::f32, label(Channel::gather), gather);
+    Pending b = c->barrier(label(Channel::reduce), reduce);
+    a.wait_host();
+    b.wait_host();
+  };
+  both();
+  if (c->rank().value == c->size() - 1) {
+    std::this_thread::sleep_for(milliseconds(800));
+    both();
+    return;
+  }
+  // Of this process: over threads all ranks are in it.
+  const auto used = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
+  const double before = used();
+  const auto begin = std::chrono::steady_clock::now();
+  both();
+  const double waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const int here = transport() == "thread" ? c->size() : 1;
+  CHECK(waited > 0.4);
+  CHECK(used() - before < 0.3 * waited * here);
 }
 
 RANK_TEST("life: 200 communicators later, threads, open files and memory are where they were [B43]")(World& world) {
