@@ -25,8 +25,7 @@ Context::Context(Group group, const TransportOptions& options, ScratchLayout lay
     : group_(std::move(group)),
       options_(options),
       layout_(layout),
-      largest_message_(
-          std::max(Bytes(1), group_.world_ranks.size() > 1 ? std::min(Bytes(options.chunk.value / 2), layout.total()) : options.chunk)),
+      largest_message_(group_.world_ranks.size() > 1 ? std::min(options.chunk, layout.total()) : options.chunk),
       scratch_(scratch),
       scratch_owner_(std::move(scratch_owner)),
       wire_(wire),

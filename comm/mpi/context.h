@@ -10,6 +10,7 @@
 // Then nothing of the epoch moves, and the stopped operations end. When all ranks have asked to resume, the next epoch begins.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -96,7 +97,10 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
   int context() const override { return group_.id; }
   const ScratchLayout& scratch_layout() const override { return layout_; }
   std::byte* scratch() override { return scratch_; }
-  Bytes chunk() const override { return largest_message_; }
+  Bytes chunk(Rank peer) const override {
+    const bool same_host = group_.hosts[static_cast<std::size_t>(peer.value)] == group_.hosts[static_cast<std::size_t>(group_.rank.value)];
+    return same_host ? largest_message_ : std::max(Bytes(1), Bytes(largest_message_.value / 2));
+  }
   void sent(Rank peer, Channel channel, int stream, Bytes bytes) override;
   void received(Rank peer, Channel channel, int stream, Bytes bytes) override;
   void request_failed(Rank peer, const Operation& operation, int error) override;
@@ -157,8 +161,8 @@ class Context final : public ExchangeHost, public std::enable_shared_from_this<C
   const Group group_;
   const TransportOptions options_;
   const ScratchLayout layout_;
-  /// Half a chunk: acknowledgements queue behind what is on its way, so that must not be much. Fits into the scratch, so that an
-  /// interrupted one can be taken there.
+  /// Fits into the scratch, so that an interrupted one can be taken there. Between hosts half of it: acknowledgements queue behind what is
+  /// on its way, so that must not be much.
   const Bytes largest_message_;
   std::byte* const scratch_;
   const std::shared_ptr<const void> scratch_owner_;

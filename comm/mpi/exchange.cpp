@@ -45,9 +45,9 @@ void Exchange::lay_out() {
   const Operation& op = *operation_;
   if (op.announced) return;
   const std::int64_t size = size_of(op.dtype);
-  const Bytes most = reduces(op) && ranks() > 1 ? host_.scratch_layout().chunk(op.label.channel) : host_.chunk();
-  chunk_elements_ = std::max<std::int64_t>(1, most.value / size);
-  const std::int64_t chunk = chunk_elements_ * size;
+  const auto elements_of = [size](Bytes most) { return std::max<std::int64_t>(1, most.value / size); };
+  chunk_elements_ = elements_of(reduces(op) && ranks() > 1 ? host_.scratch_layout().chunk(op.label.channel) : host_.chunk(host_.rank()));
+  std::int64_t chunk = chunk_elements_ * size;
   const std::int64_t whole = op.count.value * size;
   const auto flow = [&](std::byte* data, std::int64_t bytes) {
     Flow out;
@@ -60,6 +60,7 @@ void Exchange::lay_out() {
     if (is_self(p)) continue;
     Peer& peer = peers_[p];
     const auto at = static_cast<std::int64_t>(p);
+    if (!reduces(op)) chunk = elements_of(host_.chunk(Rank(static_cast<int>(p)))) * size;
     switch (op.verb) {
       case Verb::all_gather:
         peer.out[kResult] = flow(bytes_of(op.source.data), whole);

@@ -33,7 +33,7 @@ class ExchangeHost {
   virtual const std::vector<Rank>& world_ranks() const = 0;  ///< of the members
   virtual const ScratchLayout& scratch_layout() const = 0;
   virtual std::byte* scratch() = 0;
-  virtual Bytes chunk() const = 0;
+  virtual Bytes chunk(Rank peer) const = 0;                                        ///< of gathers; both sides say the same
   virtual void sent(Rank peer, Channel channel, int stream, Bytes bytes) = 0;      ///< one message posted
   virtual void received(Rank peer, Channel channel, int stream, Bytes bytes) = 0;  ///< one message arrived
   virtual void request_failed(Rank peer, const Operation& operation, int error) = 0;
