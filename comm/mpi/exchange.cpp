@@ -119,8 +119,8 @@ std::byte* Exchange::slot(std::size_t peer, std::int64_t chunk) const {
 }
 
 void Exchange::post_receives(std::size_t peer, int stream) {
-  if (before_ != nullptr && !before_->peers_[peer].in[s(stream)].all_posted()) return;
-  Flow& flow = peers_[peer].in[s(stream)];
+  if (before_ != nullptr && !before_->peers_[peer].in[of(stream)].all_posted()) return;
+  Flow& flow = peers_[peer].in[of(stream)];
   // A slot is free again when its chunk has been folded; a result may come into memory only when the contribution there has left.
   const std::int64_t slots_before = before_ == nullptr ? 0 : before_->fold_chunks_ - before_->folded_;
   const std::int64_t used = flow.data == nullptr ? folded_ - slots_before : flow.done;
@@ -149,8 +149,8 @@ void Exchange::post_receives(std::size_t peer, int stream) {
 }
 
 void Exchange::post_sends(std::size_t peer, int stream) {
-  if (before_ != nullptr && !before_->peers_[peer].out[s(stream)].all_posted()) return;
-  Flow& flow = peers_[peer].out[s(stream)];
+  if (before_ != nullptr && !before_->peers_[peer].out[of(stream)].all_posted()) return;
+  Flow& flow = peers_[peer].out[of(stream)];
   std::int64_t available = flow.chunks();
   if (operation_->verb == Verb::all_reduce && stream == kResult) available = folded_;
   while (flow.posted < available && flow.posted - flow.done < kWindow && may_send(peer, flow)) {
@@ -199,14 +199,14 @@ void Exchange::advance() {
   if (stopped_ || complete_) return;
   if (before_ != nullptr && before_->complete_) before_ = nullptr;
   while (fold_ready()) fold_chunk();
-  const bool may_send = std::chrono::steady_clock::now() >= data_from_;
+  const bool released = std::chrono::steady_clock::now() >= data_from_;
   bool over = folded_ == fold_chunks_;
   for (std::size_t p = 0; p < peers_.size(); ++p) {
     if (is_self(p)) continue;
     for (int stream = 0; stream < kStreams; ++stream) {
       post_receives(p, stream);
-      if (may_send && came_[p]) post_sends(p, stream);
-      over = over && peers_[p].in[s(stream)].over() && peers_[p].out[s(stream)].over();
+      if (released && came_[p]) post_sends(p, stream);
+      over = over && peers_[p].in[of(stream)].over() && peers_[p].out[of(stream)].over();
     }
     over = over && came_[p];
   }
@@ -224,7 +224,7 @@ std::vector<Rank> Exchange::missing() const {
   for (std::size_t p = 0; p < peers_.size(); ++p) {
     if (is_self(p)) continue;
     bool over = came_[p];
-    for (int stream = 0; stream < kStreams; ++stream) over = over && peers_[p].in[s(stream)].over() && peers_[p].out[s(stream)].over();
+    for (int stream = 0; stream < kStreams; ++stream) over = over && peers_[p].in[of(stream)].over() && peers_[p].out[of(stream)].over();
     if (!over) out.emplace_back(static_cast<int>(p));
   }
   return out;

@@ -99,7 +99,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::size_t index(Rank rank) const { return static_cast<std::size_t>(rank.value); }
   int ranks() const { return static_cast<int>(peers_.size()); }
   bool is_self(std::size_t peer) const { return peer == index(host_.rank()); }
-  static std::size_t s(int stream) { return static_cast<std::size_t>(stream); }
+  static std::size_t of(int stream) { return static_cast<std::size_t>(stream); }
   void lay_out();
   void move_own_data();
   void post_receives(std::size_t peer, int stream);
